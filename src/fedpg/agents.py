@@ -1,0 +1,190 @@
+"""A cohort of agents answers a broadcast: parameters in, [K, D] gradients out. K = 1 at a site, the same code."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from fedpg.attacks import Attack, make_attack
+from fedpg.config import Config
+from fedpg.environments import Environment, Lanes, join, make_environment, rollout
+from fedpg.estimators import Estimator, batch_size, make_estimator, weighted_score
+from fedpg.policies import Policy, make_policy
+from fedpg.trajectories import Trajectories
+
+MAX_LANES = 2048
+"""Episodes rolled out side by side: beyond this their buffers fall out of the cache."""
+
+
+class Problem(NamedTuple):
+    """What an agent and the server agree on before the first round."""
+
+    config: Config
+    environment: Environment
+    policy: Policy
+    estimator: Estimator
+    attack: Attack
+
+    @property
+    def steps(self) -> int:
+        """The longest trajectory in training."""
+        return min(self.config.horizon, self.environment.limit)
+
+    @property
+    def test_steps(self) -> int:
+        """The longest trajectory in evaluation."""
+        return min(self.config.test_horizon, self.environment.limit)
+
+
+def make_problem(
+    config: Config, environment: Environment | None = None, attack: Attack | None = None
+) -> Problem:
+    """The settings, with everything they name looked up."""
+    environment = environment or make_environment(config.task)
+    policy = make_policy(config, environment.observations, environment.actions)
+    return Problem(config, environment, policy, make_estimator(config), attack or make_attack(config))
+
+
+class Broadcast(NamedTuple):
+    """What the server sends (line 3)."""
+
+    theta: Array  # [D]
+    round: Array  # from 1
+    batch: Array  # B_t
+    key: Array  # of the round; each agent and episode derives its own from it
+
+
+STATUSES = ("answered", "no answer", "wrong length", "not finite")
+"""What the border check said of a reply. Only those that answered reach a filter."""
+
+
+class Replies(NamedTuple):
+    """What the K expected agents sent, as it arrived."""
+
+    gradients: Array  # [K, D]
+    lengths: Array  # [K]: how many numbers arrived, 0 for no answer
+
+    @property
+    def status(self) -> Array:
+        """The index into STATUSES of each reply.  [K]"""
+        finite = jnp.all(jnp.isfinite(self.gradients), axis=1)
+        wrong = self.lengths != self.gradients.shape[1]
+        return jnp.where(self.lengths == 0, 1, jnp.where(wrong, 2, jnp.where(finite, 0, 3)))
+
+
+class Answers(NamedTuple):
+    """What comes back from a cohort, and what a simulation may know beyond that."""
+
+    replies: Replies
+    returns: Array  # [K]: mean training return of each agent
+    steps: Array  # [K]: environment steps of each agent
+
+
+# One stream of randomness for each use, so that none depends on how much another draws.
+STREAMS = ("agent", "attack", "batch", "inner steps", "server", "evaluation", "output", "rewards")
+
+
+def stream(key: Array, name: str) -> Array:
+    """The key of one use of randomness within a round."""
+    return jax.random.fold_in(key, STREAMS.index(name))
+
+
+def episode_keys(key: Array, episodes: int) -> Array:
+    """One key per episode; the i-th does not depend on how many there are."""
+    return jax.vmap(lambda i: jax.random.fold_in(key, i))(jnp.arange(episodes))
+
+
+def answer(
+    problem: Problem, broadcast: Broadcast, agents: Array, byzantine: Array, own: Lanes | None = None
+) -> tuple[Answers, Trajectories | None]:
+    """Lines 4 to 6 for the agents with the given numbers [K], `byzantine` [K] of them.
+
+    `own` are episodes of the server itself, rolled out in the same batch because that costs next to nothing.
+    """
+    count = agents.shape[0]
+    attacking = byzantine & (broadcast.round >= problem.config.attack_start)
+    size = min(count, max(1, MAX_LANES // problem.config.batch[1]))  # agents at a time
+    chunks = -(-count // size)
+    if chunks == 1:
+        gradients, returns, steps, own_trajectories = _cohort(problem, broadcast, agents, attacking, own)
+    else:
+        padding = chunks * size - count  # beyond the last agent: number -1, empty lanes
+        numbers = jnp.concatenate([agents, jnp.full((padding,), -1, agents.dtype)]).reshape(chunks, size)
+        flags = jnp.concatenate([attacking, jnp.zeros((padding,), bool)]).reshape(chunks, size)
+        chunk = jax.lax.map(lambda x: _cohort(problem, broadcast, *x, None)[:3], (numbers, flags))
+        gradients, returns, steps = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[:count], chunk)
+        own_trajectories = None if own is None else _roll(problem, problem.policy.unravel(broadcast.theta), own)
+    sent = _messages(problem, broadcast, gradients, attacking)
+    return Answers(sent, returns, steps), own_trajectories
+
+
+def _cohort(
+    problem: Problem, broadcast: Broadcast, agents: Array, attacking: Array, own: Lanes | None
+) -> tuple[Array, Array, Array, Trajectories | None]:
+    """Honest work: trajectories and gradients (and dishonest actions and rewards, where the attack has those)."""
+    most = problem.config.batch[1]
+    count = agents.shape[0]
+    params = problem.policy.unravel(broadcast.theta)
+    cohort = agent_lanes(problem, broadcast, agents, attacking)
+    everyone = _roll(problem, params, cohort if own is None else join(cohort, own))
+    shape = lambda x: x[..., : count * most].reshape(*x.shape[:-1], count, most)  # noqa: E731
+    trajectories = jax.tree.map(shape, everyone)  # [..., K, B]
+    own_trajectories = None if own is None else jax.tree.map(lambda x: x[..., count * most :], everyone)
+
+    if problem.attack.rewards is not None:
+        believe = problem.attack.rewards
+        keys = jax.vmap(lambda a: jax.random.fold_in(stream(broadcast.key, "rewards"), a))(agents)
+        believed = jax.vmap(believe, in_axes=(0, -2), out_axes=-2)(keys, trajectories)
+        mixed = jnp.where(attacking[:, None], believed, trajectories.rewards)
+        learnt_from = trajectories._replace(rewards=mixed)
+    else:
+        learnt_from = trajectories
+    # The weights of all agents at once (a scan over time), the gradients agent by agent (each fits the cache).
+    weigh = jax.vmap(lambda t: problem.estimator.weights(t, t.rewards), in_axes=-2, out_axes=-2)
+    weights = weigh(learnt_from)  # [T, K, B]
+
+    def one(k: Array) -> Array:
+        mine, w = jax.tree.map(lambda x: jax.lax.dynamic_index_in_dim(x, k, -2, keepdims=False), (trajectories, weights))
+        return weighted_score(problem.policy, params, mine, w) / batch_size(problem.estimator, mine)
+
+    gradients = jax.lax.map(one, jnp.arange(count))  # [K, D]
+    episodes = jnp.maximum(jnp.sum(trajectories.lengths > 0, axis=-1), 1)
+    returns = jnp.sum(jax.vmap(lambda t: t.returns, in_axes=-2)(trajectories), axis=-1) / episodes
+    return gradients, returns, jnp.sum(trajectories.lengths, axis=-1), own_trajectories
+
+
+def agent_lanes(problem: Problem, broadcast: Broadcast, agents: Array, attacking: Array) -> Lanes:
+    """One lane per agent and episode, [K * B] of them; key by (seed, round, agent, episode)."""
+    most = problem.config.batch[1]
+    key = stream(broadcast.key, "agent")
+    keys = jax.vmap(lambda a: episode_keys(jax.random.fold_in(key, a), most))(agents)  # [K, B]
+    wanted = (jnp.arange(most) < broadcast.batch) & (agents >= 0)[:, None]
+    return Lanes(
+        keys=keys.reshape(-1),
+        horizon=jnp.where(wanted, problem.steps, 0).reshape(-1),
+        greedy=jnp.zeros(agents.shape[0] * most, dtype=bool),
+        byzantine=jnp.repeat(attacking, most),
+    )
+
+
+def _roll(problem: Problem, params: dict[str, Array], lanes: Lanes) -> Trajectories:
+    steps = max(problem.steps, problem.test_steps)
+    return rollout(problem.environment, problem.policy, params, lanes, steps, problem.attack.act)
+
+
+def _messages(problem: Problem, broadcast: Broadcast, gradients: Array, attacking: Array) -> Replies:
+    count, size = gradients.shape
+    sent, lengths = gradients, jnp.full((count,), size)
+    if problem.attack.message is not None:
+        key = stream(broadcast.key, "attack")
+        lies = problem.attack.message(key, gradients, attacking, problem.policy.tensors)
+        if lies.shape != gradients.shape:
+            raise ValueError(
+                f"the attack returned an array of shape {lies.shape}; it must return what all agents send, "
+                f"{gradients.shape}"
+            )
+        sent = jnp.where(attacking[:, None], lies, gradients)
+    if problem.attack.length is not None:
+        lengths = jnp.where(attacking, problem.attack.length(size), size)
+    return Replies(sent, lengths)

@@ -1,0 +1,139 @@
+"""Aggregation at the server: [K, D] gradients in, a Verdict out.
+
+To add a filter, write one function `(replies, sigma, batch, config) -> Verdict`, and name it in FILTERS.
+"""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from fedpg.agents import Replies
+from fedpg.config import Config, unknown
+
+RULES = ("nobody", "R1", "R2", "mean")
+"""Which rule decided: none could, R1, its fallback R2, or no filter at all."""
+CANDIDATES = 16
+
+
+class Verdict(NamedTuple):
+    """The aggregate, and the evidence for it."""
+
+    gradient: Array  # [D]: mu_t, the mean of the accepted gradients; 0 if there is none
+    accepted: Array  # [K]
+    rule: Array  # the index into RULES
+    threshold: Array  # the radius of the rule that decided
+    distances: Array  # [K]: of each reply to the centre; inf for those without a valid one
+    centre: Array  # the index of the agent whose reply is the centre (mu_mom); -1 if there is none
+
+
+def fedpg_filter(replies: Replies, sigma: Array, batch: Array, config: Config) -> Verdict:
+    """FedPG-Aggregate: everyone within the radius of the mean of median vector mu_mom (Algorithm 1.1)."""
+    return _two_rules(replies, sigma, batch, config, ball=True)
+
+
+def majority_filter(replies: Replies, sigma: Array, batch: Array, config: Config) -> Verdict:
+    """The set S itself: everyone who has more than K/2 agents within the radius.
+
+    If the honest agents are more than half and within sigma of the true gradient, S holds all of them, and each
+    member is within 2 sigma of an honest one, so within 3 sigma of the true gradient. The ball around mu_mom can
+    lose an honest agent (Claim 1 does not hold in the worst case).
+    """
+    return _two_rules(replies, sigma, batch, config, ball=False)
+
+
+def mean_filter(replies: Replies, sigma: Array, batch: Array, config: Config) -> Verdict:
+    """No filter: the mean of all valid replies (Algorithms 4 and 5)."""
+    valid = replies.status == 0
+    gradient = _mean(replies.gradients, valid)
+    away = jnp.linalg.norm(_zero_invalid(replies.gradients, valid) - gradient, axis=1)
+    return Verdict(
+        gradient=gradient,
+        accepted=valid,
+        rule=jnp.where(jnp.any(valid), RULES.index("mean"), RULES.index("nobody")),
+        threshold=jnp.float32(jnp.inf),
+        distances=jnp.where(valid, away, jnp.inf),
+        centre=jnp.int32(-1),
+    )
+
+
+Filter = Callable[[Replies, Array, Array, Config], Verdict]
+FILTERS: dict[str, Filter] = {"fedpg": fedpg_filter, "majority": majority_filter, "mean": mean_filter}
+
+
+def make_filter(config: Config) -> Filter:
+    """The filter that the settings name."""
+    if config.filter not in FILTERS:
+        raise unknown("filter", config.filter, FILTERS)
+    return FILTERS[config.filter]
+
+
+def concentration(agents: int, delta: float) -> float:
+    """V = 2 log(2K / delta)."""
+    return 2 * math.log(2 * agents / delta)
+
+
+def _two_rules(replies: Replies, sigma: Array, batch: Array, config: Config, ball: bool) -> Verdict:
+    valid = replies.status == 0
+    agents = valid.shape[0]
+    gradients = _zero_invalid(replies.gradients, valid)
+    pairs = pairwise_distances(gradients, valid)  # [K, K]
+
+    def rule(radius: Array) -> tuple[Array, Array, Array]:
+        near = jnp.sum(pairs <= radius, axis=1)
+        members = (2 * near > agents) & valid  # lines 2 and 6; a majority of the K expected agents
+        mean = _mean(gradients, members)
+        to_mean = jnp.where(members, jnp.sum((gradients - mean) ** 2, axis=1), jnp.inf)
+        centre = jnp.argmin(to_mean)  # lines 3 and 7
+        distances = jnp.where(valid, jnp.linalg.norm(gradients - gradients[centre], axis=1), jnp.inf)
+        good = (distances <= radius) & jnp.any(members) if ball else members  # lines 4 and 8
+        return good, jnp.where(jnp.any(members), centre, -1), distances
+
+    radius_1 = 2 * sigma * jnp.sqrt(concentration(agents, config.delta) / batch)
+    radius_2 = 2 * sigma
+    first, second = rule(radius_1), rule(radius_2)
+    enough = jnp.sum(first[0]) >= config.required  # line 5
+    good, centre, distances = jax.tree.map(lambda a, b: jnp.where(enough, a, b), first, second)
+    somebody = jnp.any(good)
+    return Verdict(
+        gradient=_mean(gradients, good),  # line 9
+        accepted=good,
+        rule=jnp.where(somebody, jnp.where(enough, 1, 2), 0),
+        threshold=jnp.where(enough, radius_1, radius_2),
+        distances=jnp.where(somebody, distances, jnp.inf),
+        centre=centre.astype(jnp.int32),
+    )
+
+
+def pairwise_distances(gradients: Array, valid: Array) -> Array:
+    """||mu_i - mu_j|| for all pairs, inf where one of them is not valid.  [K, K]
+
+    Through the Gram matrix, ||x||^2 + ||y||^2 - 2 x.y. That cancels badly when the vectors are long and close, so
+    they are first centred on one that most are close to: the candidate with the smallest median distance.
+    """
+    agents = gradients.shape[0]
+    candidates = jnp.arange(0, agents, -(-agents // CANDIDATES))
+
+    def median_distance(i: Array) -> Array:
+        away = jnp.sum((gradients - gradients[i]) ** 2, axis=1)
+        return jnp.where(valid[i], jnp.nanmedian(jnp.where(valid, away, jnp.nan)), jnp.inf)
+
+    best = candidates[jnp.argmin(jax.lax.map(median_distance, candidates))]
+    centred = jnp.where(valid[:, None], gradients - gradients[best], 0.0)
+    squares = jnp.sum(centred**2, axis=1)
+    squared = squares[:, None] + squares[None, :] - 2 * (centred @ centred.T)
+    # A lie may be so long that its square overflows: inf - inf. It is far from everybody, itself excepted.
+    squared = jnp.where(jnp.isnan(squared), jnp.inf, jnp.maximum(squared, 0.0))
+    squared = jnp.where(jnp.eye(agents, dtype=bool), 0.0, squared)
+    return jnp.where(valid[:, None] & valid[None, :], jnp.sqrt(squared), jnp.inf)
+
+
+def _zero_invalid(gradients: Array, valid: Array) -> Array:
+    return jnp.where(valid[:, None], gradients, 0.0)
+
+
+def _mean(gradients: Array, chosen: Array) -> Array:
+    return jnp.sum(jnp.where(chosen[:, None], gradients, 0.0), axis=0) / jnp.maximum(jnp.sum(chosen), 1)

@@ -1,0 +1,304 @@
+"""Settings: one frozen record, the paper's table as presets, checked once."""
+
+import dataclasses
+import difflib
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+PresetName = Literal["released", "paper"]
+AlgorithmName = Literal["fedpg-br", "svrpg", "gpomdp"]
+
+
+class ConfigError(ValueError):
+    """A setting that cannot work; the message says which, and what to do."""
+
+
+def unknown(kind: str, name: str, known: Iterable[str]) -> ConfigError:
+    """The error for a name that nobody registered, with the nearest ones that somebody did."""
+    known = sorted(known)
+    near = difflib.get_close_matches(name.lower(), [k.lower() for k in known], n=3, cutoff=0.4)
+    near = [k for k in known if k.lower() in near]
+    hint = f"did you mean {' or '.join(near)}? " if near else ""
+    return ConfigError(f"unknown {kind} {name!r}: {hint}The {kind}s are {', '.join(known)}.")
+
+
+@dataclass(frozen=True)
+class Config:
+    """Everything that decides a run, besides its seed."""
+
+    task: str = "CartPole-v1"
+    """The task, by its Gymnasium id."""
+    preset: PresetName = "released"
+    """Where the defaults come from: `released` (what made the paper's figures) or `paper` (the text)."""
+    algorithm: AlgorithmName = "fedpg-br"
+    """`fedpg-br` (Algorithm 1), `svrpg` (Algorithm 5) or `gpomdp` (Algorithm 4)."""
+
+    agents: int = 10
+    """K, the number of agents in the federation."""
+    byzantine: int = 0
+    """How many of the agents are Byzantine (the last ones)."""
+    attack: str = "random-noise"
+    """What Byzantine agents do: a built-in attack or fault, or `package.module:function`."""
+    attack_form: Literal["figures", "text"] = "figures"
+    """The attack as the paper's figures used it, or as its text defines it."""
+    attack_options: tuple[str, ...] = ()
+    """Parameters of the attack, as `name=value` (for example `scale=4`)."""
+    attack_start: int = 1
+    """The first round in which Byzantine agents attack; before it they are honest."""
+
+    filter: str = "fedpg"
+    """`fedpg` (Algorithm 1.1), `majority` (its set S itself) or `mean` (no filter)."""
+    alpha: float = 0.4
+    """The share of Byzantine agents that the filter reckons with, below 0.5."""
+    sigma: float | Literal["auto"] = 0.06
+    """The bound on the deviation of one trajectory's gradient; `auto`: the server estimates it."""
+    delta: float = 0.6
+    """The probability with which rule R1 may fail."""
+    nobody: Literal["skip", "server"] = "server"
+    """If the filter accepts nobody: `skip` the round, or step on the `server`'s own gradients."""
+
+    batch: tuple[int, int] = (12, 20)
+    """B: the trajectories per agent and round are drawn from this range, ends included."""
+    minibatch: int = 4
+    """b: the trajectories of the server per inner step."""
+    inner_law: Literal["fixed", "geometric-from-0", "geometric-from-1"] = "geometric-from-1"
+    """N, the inner steps per round: fixed, or geometric with mean B/b (from 0) or B/b + 1 (from 1)."""
+    inner_steps: int = 3
+    """N, where it is fixed."""
+    ratio_bound: float = 0.005
+    """The inner loop stops before a step whose mean importance ratio is further than this from 1."""
+
+    estimator: Literal["standardised", "gpomdp", "reinforce"] = "standardised"
+    """The gradient of a trajectory: GPOMDP or REINFORCE (the text), or standardised GPOMDP (the figures)."""
+    baseline: Literal["leave-one-out", "none"] = "none"
+    """C_b: the mean over the batch's other trajectories, or zero."""
+    importance: Literal["step", "decision", "trajectory"] = "step"
+    """One importance weight per time step, per decision (cumulative) or per trajectory."""
+
+    optimizer: Literal["adam", "sgd"] = "adam"
+    """The server's optimiser; one state through all rounds and inner steps."""
+    learning_rate: float = 1e-3
+    """The step size eta."""
+    discount: float = 0.999
+    """The discount factor gamma."""
+    horizon: int = 500
+    """The longest trajectory in training, in steps."""
+    test_horizon: int = 500
+    """The longest trajectory in evaluation, in steps."""
+    test_episodes: int = 10
+    """Greedy episodes per evaluation; the policy is evaluated after every round."""
+
+    hidden: tuple[int, ...] = (16, 16)
+    """The sizes of the policy's hidden layers."""
+    activation: Literal["relu", "tanh"] = "relu"
+    """The activation of the hidden layers."""
+    gaussian: Literal["released", "paper"] = "released"
+    """For box actions: std from a second head (released) or one trained log-std per action (paper)."""
+
+    trajectories: int = 5000
+    """The run ends when this many trajectories, as the paper counts them, have been sampled."""
+
+    @property
+    def required(self) -> int:
+        """(1 - alpha) K: how many agents R1 must accept to stand (line 5 of Algorithm 1.1)."""
+        return math.ceil((1 - self.alpha) * self.agents - 1e-9)
+
+    @property
+    def name(self) -> str:
+        """A short name for folders and titles."""
+        attackers = f"-{self.byzantine}-{self.attack.split(':')[-1]}" if self.byzantine else ""
+        return f"{self.task}-{self.algorithm}-K{self.agents}{attackers}"
+
+
+# The paper's hyper-parameter table: what a task sets, whatever the preset.
+TASKS: dict[str, dict[str, Any]] = {
+    "CartPole-v1": {
+        "hidden": (16, 16),
+        "activation": "relu",
+        "learning_rate": 1e-3,
+        "discount": 0.999,
+        "trajectories": 5000,
+        "horizon": 500,
+        "test_horizon": 500,
+        "batch": (12, 20),
+        "minibatch": 4,
+        "sigma": 0.06,
+    },
+}
+
+# The two readings of the paper: its text, and the experiments behind its figures.
+PRESETS: dict[str, dict[str, Any]] = {
+    "released": {
+        "attack_form": "figures",
+        "alpha": 0.4,
+        "nobody": "server",
+        "inner_law": "geometric-from-1",
+        "ratio_bound": 0.005,
+        "estimator": "standardised",
+        "baseline": "none",
+        "importance": "step",
+        "gaussian": "released",
+    },
+    "paper": {
+        "attack_form": "text",
+        "alpha": 0.3,
+        # The table's sigma only makes sense on the scale of the released estimator.
+        "sigma": "auto",
+        "nobody": "skip",
+        "inner_law": "geometric-from-0",
+        "ratio_bound": math.inf,
+        "estimator": "gpomdp",
+        "baseline": "leave-one-out",
+        "importance": "trajectory",
+        "gaussian": "paper",
+    },
+}
+
+
+def make_config(
+    task: str = "CartPole-v1",
+    preset: PresetName = "released",
+    algorithm: AlgorithmName = "fedpg-br",
+    **overrides: Any,
+) -> Config:
+    """The settings of a preset for a task and an algorithm, with the given ones instead, validated."""
+    return validate(defaults(task, preset, algorithm, **overrides))
+
+
+def defaults(
+    task: str = "CartPole-v1",
+    preset: PresetName = "released",
+    algorithm: AlgorithmName = "fedpg-br",
+    **overrides: Any,
+) -> Config:
+    """As `make_config`, without the check of the numbers."""
+    if preset not in PRESETS:
+        raise unknown("preset", preset, PRESETS)
+    names = {f.name for f in dataclasses.fields(Config)}
+    for name in overrides:
+        if name not in names:
+            raise unknown("setting", name, names)
+    values = TASKS.get(task, {}) | PRESETS[preset]
+    if algorithm in ("svrpg", "gpomdp"):
+        # The table gives these one batch size, the middle of FedPG-BR's range, and no filter.
+        low, high = values.get("batch", Config.batch)
+        values |= {"batch": ((low + high) // 2,) * 2, "filter": "mean", "inner_law": "fixed"}
+        values |= {"inner_steps": 3} if algorithm == "svrpg" else {"inner_steps": 1, "nobody": "skip"}
+    return Config(**({"task": task, "preset": preset, "algorithm": algorithm} | values | overrides))
+
+
+def validate(config: Config) -> Config:
+    """The same settings, or a ConfigError that says which of them cannot work and what to do."""
+    for field in dataclasses.fields(config):
+        _check_type(field.name, getattr(config, field.name))
+    c = config
+    low, high = c.batch
+    checks = [
+        (c.agents >= 1, f"agents must be at least 1, not {c.agents}"),
+        (c.byzantine >= 0, f"byzantine must be 0 or more, not {c.byzantine}"),
+        (0 <= c.alpha < 0.5, f"alpha must be in [0, 0.5), not {c.alpha}: no filter can stand half its agents lying"),
+        (
+            2 * c.byzantine < c.agents,
+            f"byzantine = {c.byzantine} of {c.agents} agents: fewer than half may be Byzantine; add agents",
+        ),
+        (
+            c.filter == "mean" or c.byzantine <= c.alpha * c.agents + 1e-9,
+            f"byzantine = {c.byzantine} is more than alpha * agents = {c.alpha * c.agents:g}: "
+            "raise alpha (below 0.5), or add agents",
+        ),
+        (c.attack_start >= 1, f"attack_start must be 1 or more (rounds count from 1), not {c.attack_start}"),
+        (c.sigma == "auto" or _positive(c.sigma), f"sigma must be a positive number or 'auto', not {c.sigma!r}"),
+        (0 < c.delta < 1, f"delta must be between 0 and 1, not {c.delta}"),
+        (1 <= low <= high, f"batch must be two numbers, 1 or more, the smaller first, not {low} {high}"),
+        (c.minibatch >= 1, f"minibatch must be 1 or more, not {c.minibatch}"),
+        (
+            c.minibatch <= low,
+            f"minibatch = {c.minibatch} is more than the smallest batch, {low}: "
+            "the inner loop's b may not exceed B; lower minibatch or raise batch",
+        ),
+        (c.inner_steps >= 1, f"inner_steps must be 1 or more, not {c.inner_steps}"),
+        (c.ratio_bound > 0, f"ratio_bound must be positive (inf: no bound), not {c.ratio_bound}"),
+        (_positive(c.learning_rate), f"learning_rate must be a positive number, not {c.learning_rate}"),
+        (0 < c.discount <= 1, f"discount must be in (0, 1], not {c.discount}"),
+        (c.horizon >= 1, f"horizon must be 1 or more, not {c.horizon}"),
+        (c.test_horizon >= 1, f"test_horizon must be 1 or more, not {c.test_horizon}"),
+        (c.test_episodes >= 1, f"test_episodes must be 1 or more, not {c.test_episodes}"),
+        (all(n >= 1 for n in c.hidden), f"hidden layers must have 1 or more units each, not {c.hidden}"),
+        (c.trajectories >= 1, f"trajectories must be 1 or more, not {c.trajectories}"),
+        (
+            c.algorithm == "fedpg-br" or c.inner_law == "fixed",
+            f"algorithm {c.algorithm!r} takes a fixed number of inner steps: set inner_law to 'fixed', "
+            "or use algorithm 'fedpg-br'",
+        ),
+        (
+            c.algorithm != "gpomdp" or (c.inner_steps == 1 and c.nobody == "skip"),
+            "algorithm 'gpomdp' takes one step per round, on its agents' gradients only: "
+            "inner_steps must be 1 and nobody 'skip', or use algorithm 'svrpg'",
+        ),
+        (
+            c.importance != "decision" or c.estimator == "gpomdp",
+            f"importance 'decision' needs estimator 'gpomdp' (it weighs each reward by its own past), "
+            f"not {c.estimator!r}",
+        ),
+        (
+            c.estimator != "standardised" or c.baseline == "none",
+            "estimator 'standardised' subtracts each episode's own mean: set baseline to 'none'",
+        ),
+    ]
+    for good, message in checks:
+        if not good:
+            raise ConfigError(message)
+    return config
+
+
+def _positive(value: Any) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value) and value > 0
+
+
+def _check_type(name: str, value: Any) -> None:
+    """Refuse what the command line cannot produce but a file or a Python caller can."""
+    hint = _HINTS[name]
+    if get_origin(hint) is Literal:
+        if value not in get_args(hint):
+            raise unknown(name, str(value), get_args(hint))
+        return
+    default = Config.__dataclass_fields__[name].default
+    kind: Any = type(default)
+    if name == "sigma":
+        good = value == "auto" or _number(value)
+    elif kind is float:
+        good = _number(value)
+    elif kind is tuple:
+        item: Any = str if name == "attack_options" else int
+        good = isinstance(value, tuple) and all(type(x) is item for x in value)
+        good = good and (name != "batch" or len(value) == 2)
+    else:
+        good = type(value) is kind
+    if not good:
+        raise ConfigError(f"{name} must be like {default!r}, not {value!r}")
+
+
+_HINTS = get_type_hints(Config)
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value)
+
+
+def to_json(config: Config) -> dict[str, Any]:
+    """The settings as plain JSON values (infinity as the string "inf")."""
+    values = dataclasses.asdict(config)
+    return {k: "inf" if v == math.inf else list(v) if isinstance(v, tuple) else v for k, v in values.items()}
+
+
+def from_json(values: dict[str, Any]) -> Config:
+    """The settings back from `to_json`, validated."""
+    names = {f.name for f in dataclasses.fields(Config)}
+    for name in values:
+        if name not in names:
+            raise unknown("setting", name, names)
+    return validate(
+        Config(**{k: math.inf if v == "inf" else tuple(v) if isinstance(v, list) else v for k, v in values.items()})
+    )

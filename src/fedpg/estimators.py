@@ -1,0 +1,171 @@
+"""Policy-gradient estimators: from trajectories to gradients.
+
+Every estimator here has the form  sum_t w_t grad log pi(a_t | s_t)  and differs in its weights w [T, B] alone, the
+importance-weighted ones included. So there is one function of weights per estimator, and one gradient for all.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from fedpg.config import Config
+from fedpg.environments.environment import BLOCK
+from fedpg.policies import Params, Policy
+from fedpg.trajectories import Trajectories
+
+Weights = Callable[[Trajectories, Array], Array]
+"""(trajectories, log ratio [T, B]) -> w [T, B]; log ratio is log pi_target(a | s) - log pi_behaviour(a | s)."""
+
+
+class Estimator(NamedTuple):
+    """g(tau | theta), averaged over a batch."""
+
+    weights: Weights
+    """The weights without importance sampling (the log ratio is not looked at)."""
+    corrected: Weights
+    """The weights for trajectories of another policy."""
+    per_step: bool
+    """Average over all time steps of the batch (the figures) instead of over its episodes (the text)."""
+
+
+def make_estimator(config: Config) -> Estimator:
+    """The estimator that the settings name."""
+    gamma = config.discount
+
+    def weights(trajectories: Trajectories, log_ratio: Array) -> Array:
+        if config.estimator == "standardised":
+            return standardised_weights(trajectories, gamma)
+        if config.estimator == "gpomdp":
+            return jnp.where(trajectories.mask, _reward_to_go(rewards(trajectories), 1.0), 0.0)
+        return jnp.where(trajectories.mask, jnp.sum(rewards(trajectories), axis=0), 0.0)
+
+    def rewards(trajectories: Trajectories) -> Array:
+        """gamma^h r_h - C_{b_h} for every h < H, also after an episode's end, where r_h = 0.  [T, B]"""
+        steps, episodes = trajectories.rewards.shape
+        discounted = gamma ** jnp.arange(steps)[:, None] * trajectories.rewards
+        if config.baseline == "none" or episodes == 1:
+            return discounted
+        # Leave-one-out: the mean over the others knows nothing of this trajectory, so it adds no bias.
+        others = jnp.sum(discounted, axis=1, keepdims=True) - discounted
+        return discounted - others / (episodes - 1)
+
+    def corrected(trajectories: Trajectories, log_ratio: Array) -> Array:
+        log_ratio = jnp.where(trajectories.mask, log_ratio, 0.0)
+        if config.importance == "step":
+            return jnp.exp(log_ratio) * weights(trajectories, log_ratio)
+        if config.importance == "trajectory":
+            return jnp.exp(jnp.sum(log_ratio, axis=0)) * weights(trajectories, log_ratio)
+        # Per decision: the reward at h depends on the actions up to h only, so it is weighed by their ratio only.
+        weighed = jnp.exp(jnp.cumsum(log_ratio, axis=0)) * rewards(trajectories)
+        return jnp.where(trajectories.mask, _reward_to_go(weighed, 1.0), 0.0)
+
+    return Estimator(weights, corrected, per_step=config.estimator == "standardised")
+
+
+def standardised_weights(trajectories: Trajectories, gamma: float) -> Array:
+    """w_t = (G_t - mean G) / std G, G_t = sum_{h >= t} gamma^(h-t) r_h, mean and std (n - 1) within the episode."""
+    mask, n = trajectories.mask, trajectories.lengths
+    to_go = jnp.where(mask, _reward_to_go(trajectories.rewards, gamma), 0.0)  # [T, B]
+    mean = jnp.sum(to_go, axis=0) / jnp.maximum(n, 1)
+    deviation = jnp.where(mask, to_go - mean, 0.0)
+    std = jnp.sqrt(jnp.sum(deviation**2, axis=0) / jnp.maximum(n - 1, 1))
+    return deviation / (std + 1e-8)
+
+
+def _reward_to_go(rewards: Array, gamma: float) -> Array:
+    """sum_{h >= t} gamma^(h - t) r_h.  [T, B]"""
+
+    def back(later: Array, reward: Array) -> tuple[Array, Array]:
+        now = reward + gamma * later
+        return now, now
+
+    return jax.lax.scan(back, jnp.zeros(rewards.shape[1:]), rewards, reverse=True, unroll=10)[1]
+
+
+def log_probs(policy: Policy, params: Params, trajectories: Trajectories) -> Array:
+    """log pi(a_t | s_t) of every step, 0 beyond the episode's end.  [T, B]"""
+    each = jax.vmap(jax.vmap(policy.log_prob, (None, -1, -1), -1), (None, -1, -1), -1)
+    return jnp.where(trajectories.mask, each(params, trajectories.observations, trajectories.actions), 0.0)
+
+
+def weighted_score(policy: Policy, params: Params, trajectories: Trajectories, weights: Array) -> Array:
+    """sum over steps and episodes of w_t grad log pi(a_t | s_t).  [D]"""
+
+    def objective(params: Params, observations: Array, actions: Array, weights: Array) -> Array:
+        flat = [x.reshape(*x.shape[:-2], -1) for x in (observations, actions, weights)]  # [..., BLOCK * B]
+        log_p = jax.vmap(policy.log_prob, (None, -1, -1), -1)(params, flat[0], flat[1])
+        # Not a plain product: beyond the end of an episode 0 * log p could be 0 * inf.
+        return jnp.sum(jnp.where(flat[2] == 0.0, 0.0, flat[2] * log_p))
+
+    def block(i: Array, total: Params) -> Params:
+        parts = [
+            jax.lax.dynamic_slice_in_dim(x, i * BLOCK, BLOCK, axis=x.ndim - 2)
+            for x in (trajectories.observations, trajectories.actions, weights)
+        ]
+        return jax.tree.map(jnp.add, total, jax.grad(objective)(params, *parts))
+
+    # Only as many blocks as the longest episode needs: what was not simulated is not differentiated.
+    blocks = -(-jnp.max(trajectories.lengths) // BLOCK)
+    return policy.ravel(jax.lax.fori_loop(0, blocks, block, jax.tree.map(jnp.zeros_like, params)))
+
+
+def batch_size(estimator: Estimator, trajectories: Trajectories) -> Array:
+    """What a batch's sum is divided by: its time steps, or its episodes (empty lanes do not count)."""
+    count = jnp.sum(trajectories.lengths if estimator.per_step else trajectories.lengths > 0)
+    return jnp.maximum(count, 1).astype(jnp.float32)
+
+
+def gradient(estimator: Estimator, policy: Policy, params: Params, trajectories: Trajectories) -> Array:
+    """The estimate of grad J(theta) from trajectories of theta itself (line 6).  [D]"""
+    weights = estimator.weights(trajectories, jnp.zeros_like(trajectories.rewards))
+    return weighted_score(policy, params, trajectories, weights) / batch_size(estimator, trajectories)
+
+
+class Correction(NamedTuple):
+    """g(tau | theta_n) - omega g(tau | theta_0), with its parts."""
+
+    plain: Array  # [D]: the mean of g(tau | theta_n)
+    corrected: Array  # [D]: the mean of omega g(tau | theta_0)
+    ratio: Array  # the mean importance weight: of the time steps, or of the trajectories
+
+
+def correction(
+    estimator: Estimator, policy: Policy, params_n: Params, params_0: Params, trajectories: Trajectories
+) -> Correction:
+    """Both parts of the semi-stochastic gradient from trajectories of theta_n (line 11).
+
+    v = mean[g(tau | theta_n) - omega(tau | theta_n, theta_0) g(tau | theta_0)] + mu, in log space:
+    log omega = sum_t log pi_0(a_t | s_t) - log pi_n(a_t | s_t).
+    """
+    log_ratio = log_probs(policy, params_0, trajectories) - log_probs(policy, params_n, trajectories)
+    plain = estimator.weights(trajectories, log_ratio)
+    corrected = estimator.corrected(trajectories, log_ratio)
+    size = batch_size(estimator, trajectories)
+    alive = trajectories.mask if estimator.per_step else trajectories.lengths > 0
+    ratios = jnp.exp(log_ratio if estimator.per_step else jnp.sum(log_ratio, axis=0))
+    return Correction(
+        plain=weighted_score(policy, params_n, trajectories, plain) / size,
+        corrected=weighted_score(policy, params_0, trajectories, corrected) / size,
+        ratio=jnp.sum(jnp.where(alive, ratios, 0.0)) / size,
+    )
+
+
+def influences(estimator: Estimator, policy: Policy, params: Params, trajectories: Trajectories) -> Array:
+    """How far each trajectory pulls its batch's gradient: row i is about B (mu - mu without i).  [B, D]
+
+    For a mean over episodes that is g_i - mu. For a mean over time steps, sum_i S_i / sum_i n_i, it is the
+    linearisation (S_i - n_i mu) / mean(n). The gradient of B such trajectories has covariance Cov(row) / B.
+    """
+    weights = estimator.weights(trajectories, jnp.zeros_like(trajectories.rewards))
+
+    def one(i: Array) -> Array:
+        lane = jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, i, 1, axis=x.ndim - 1), (trajectories, weights))
+        return weighted_score(policy, params, *lane)
+
+    scores = jax.lax.map(one, jnp.arange(trajectories.lengths.shape[0]))  # [B, D]
+    counts = (trajectories.lengths if estimator.per_step else trajectories.lengths > 0).astype(jnp.float32)
+    mean = jnp.sum(scores, axis=0) / jnp.maximum(jnp.sum(counts), 1.0)
+    return (scores - counts[:, None] * mean) / jnp.maximum(jnp.mean(counts), 1e-9)

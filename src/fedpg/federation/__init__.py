@@ -1,0 +1,5 @@
+"""Who answers a broadcast."""
+
+from fedpg.federation.local import local_federation
+
+__all__ = ["local_federation"]
