@@ -141,8 +141,7 @@ def _cohort(
     else:
         learnt_from = trajectories
     # The weights of all agents at once (a scan over time), the gradients agent by agent (each fits the cache).
-    weigh = jax.vmap(lambda t: problem.estimator.weights(t, t.rewards), in_axes=-2, out_axes=-2)
-    weights = weigh(learnt_from)  # [T, K, B]
+    weights = problem.estimator.weights(learnt_from)  # [T, K, B]
 
     def one(k: Array) -> Array:
         mine, w = jax.tree.map(lambda x: jax.lax.dynamic_index_in_dim(x, k, -2, keepdims=False), (trajectories, weights))
@@ -150,7 +149,7 @@ def _cohort(
 
     gradients = jax.lax.map(one, jnp.arange(count))  # [K, D]
     episodes = jnp.maximum(jnp.sum(trajectories.lengths > 0, axis=-1), 1)
-    returns = jnp.sum(jax.vmap(lambda t: t.returns, in_axes=-2)(trajectories), axis=-1) / episodes
+    returns = jnp.sum(trajectories.returns, axis=-1) / episodes
     return gradients, returns, jnp.sum(trajectories.lengths, axis=-1), own_trajectories
 
 

@@ -16,17 +16,14 @@ from fedpg.environments.environment import BLOCK
 from fedpg.policies import Params, Policy
 from fedpg.trajectories import Trajectories
 
-Weights = Callable[[Trajectories, Array], Array]
-"""(trajectories, log ratio [T, B]) -> w [T, B]; log ratio is log pi_target(a | s) - log pi_behaviour(a | s)."""
-
 
 class Estimator(NamedTuple):
     """g(tau | theta), averaged over a batch."""
 
-    weights: Weights
-    """The weights without importance sampling (the log ratio is not looked at)."""
-    corrected: Weights
-    """The weights for trajectories of another policy."""
+    weights: Callable[[Trajectories], Array]
+    """trajectories -> w [T, B]; of the batches of K agents at once, w [T, K, B]."""
+    corrected: Callable[[Trajectories, Array], Array]
+    """(trajectories of another policy, log pi_theta(a | s) - log pi_other(a | s) [T, B]) -> w [T, B]."""
     per_step: bool
     """Average over all time steps of the batch (the figures) instead of over its episodes (the text)."""
 
@@ -35,7 +32,7 @@ def make_estimator(config: Config) -> Estimator:
     """The estimator that the settings name."""
     gamma = config.discount
 
-    def weights(trajectories: Trajectories, log_ratio: Array) -> Array:
+    def weights(trajectories: Trajectories) -> Array:
         if config.estimator == "standardised":
             return standardised_weights(trajectories, gamma)
         if config.estimator == "gpomdp":
@@ -44,20 +41,22 @@ def make_estimator(config: Config) -> Estimator:
 
     def rewards(trajectories: Trajectories) -> Array:
         """gamma^h r_h - C_{b_h} for every h < H, also after an episode's end, where r_h = 0.  [T, B]"""
-        steps, episodes = trajectories.rewards.shape
-        discounted = gamma ** jnp.arange(steps)[:, None] * trajectories.rewards
-        if config.baseline == "none" or episodes == 1:
+        powers = gamma ** jnp.arange(trajectories.rewards.shape[0]).reshape(-1, *(1,) * trajectories.lengths.ndim)
+        discounted = powers * trajectories.rewards
+        if config.baseline == "none":
             return discounted
         # Leave-one-out: the mean over the others knows nothing of this trajectory, so it adds no bias.
-        others = jnp.sum(discounted, axis=1, keepdims=True) - discounted
-        return discounted - others / (episodes - 1)
+        sampled = (trajectories.lengths > 0).astype(jnp.float32)  # [B]: not the empty lanes
+        others = jnp.sum(discounted, axis=-1, keepdims=True) - discounted
+        count = jnp.sum(sampled, axis=-1, keepdims=True) - sampled
+        return discounted - sampled * others / jnp.maximum(count, 1.0)
 
     def corrected(trajectories: Trajectories, log_ratio: Array) -> Array:
         log_ratio = jnp.where(trajectories.mask, log_ratio, 0.0)
         if config.importance == "step":
-            return jnp.exp(log_ratio) * weights(trajectories, log_ratio)
+            return jnp.exp(log_ratio) * weights(trajectories)
         if config.importance == "trajectory":
-            return jnp.exp(jnp.sum(log_ratio, axis=0)) * weights(trajectories, log_ratio)
+            return jnp.exp(jnp.sum(log_ratio, axis=0)) * weights(trajectories)
         # Per decision: the reward at h depends on the actions up to h only, so it is weighed by their ratio only.
         weighed = jnp.exp(jnp.cumsum(log_ratio, axis=0)) * rewards(trajectories)
         return jnp.where(trajectories.mask, _reward_to_go(weighed, 1.0), 0.0)
@@ -87,29 +86,40 @@ def _reward_to_go(rewards: Array, gamma: float) -> Array:
 
 def log_probs(policy: Policy, params: Params, trajectories: Trajectories) -> Array:
     """log pi(a_t | s_t) of every step, 0 beyond the episode's end.  [T, B]"""
-    each = jax.vmap(jax.vmap(policy.log_prob, (None, -1, -1), -1), (None, -1, -1), -1)
-    return jnp.where(trajectories.mask, each(params, trajectories.observations, trajectories.actions), 0.0)
+    flat = [x.reshape(*x.shape[:-2], -1) for x in (trajectories.observations, trajectories.actions)]
+    each = policy.log_prob(params, *flat).reshape(trajectories.rewards.shape)
+    return jnp.where(trajectories.mask, each, 0.0)
 
 
 def weighted_score(policy: Policy, params: Params, trajectories: Trajectories, weights: Array) -> Array:
     """sum over steps and episodes of w_t grad log pi(a_t | s_t).  [D]"""
 
     def objective(params: Params, observations: Array, actions: Array, weights: Array) -> Array:
-        flat = [x.reshape(*x.shape[:-2], -1) for x in (observations, actions, weights)]  # [..., BLOCK * B]
-        log_p = jax.vmap(policy.log_prob, (None, -1, -1), -1)(params, flat[0], flat[1])
+        flat = [x.reshape(*x.shape[:-2], -1) for x in (observations, actions, weights)]  # [..., block * B]
+        log_p = policy.log_prob(params, flat[0], flat[1])
         # Not a plain product: beyond the end of an episode 0 * log p could be 0 * inf.
         return jnp.sum(jnp.where(flat[2] == 0.0, 0.0, flat[2] * log_p))
 
+    steps, episodes = weights.shape
+    size = _block_size(steps, episodes)
+
     def block(i: Array, total: Params) -> Params:
         parts = [
-            jax.lax.dynamic_slice_in_dim(x, i * BLOCK, BLOCK, axis=x.ndim - 2)
+            jax.lax.dynamic_slice_in_dim(x, i * size, size, axis=x.ndim - 2)
             for x in (trajectories.observations, trajectories.actions, weights)
         ]
         return jax.tree.map(jnp.add, total, jax.grad(objective)(params, *parts))
 
     # Only as many blocks as the longest episode needs: what was not simulated is not differentiated.
-    blocks = -(-jnp.max(trajectories.lengths) // BLOCK)
+    blocks = -(-jnp.max(trajectories.lengths) // size)
     return policy.ravel(jax.lax.fori_loop(0, blocks, block, jax.tree.map(jnp.zeros_like, params)))
+
+
+def _block_size(steps: int, episodes: int) -> int:
+    """The steps that are differentiated at once: about 2000 over all episodes, which fit the cache."""
+    blocks = steps // BLOCK
+    fitting = [n for n in range(1, blocks + 1) if blocks % n == 0 and n * BLOCK * episodes <= 2048]
+    return BLOCK * max(fitting, default=1)
 
 
 def batch_size(estimator: Estimator, trajectories: Trajectories) -> Array:
@@ -120,7 +130,7 @@ def batch_size(estimator: Estimator, trajectories: Trajectories) -> Array:
 
 def gradient(estimator: Estimator, policy: Policy, params: Params, trajectories: Trajectories) -> Array:
     """The estimate of grad J(theta) from trajectories of theta itself (line 6).  [D]"""
-    weights = estimator.weights(trajectories, jnp.zeros_like(trajectories.rewards))
+    weights = estimator.weights(trajectories)
     return weighted_score(policy, params, trajectories, weights) / batch_size(estimator, trajectories)
 
 
@@ -141,7 +151,7 @@ def correction(
     log omega = sum_t log pi_0(a_t | s_t) - log pi_n(a_t | s_t).
     """
     log_ratio = log_probs(policy, params_0, trajectories) - log_probs(policy, params_n, trajectories)
-    plain = estimator.weights(trajectories, log_ratio)
+    plain = estimator.weights(trajectories)
     corrected = estimator.corrected(trajectories, log_ratio)
     size = batch_size(estimator, trajectories)
     alive = trajectories.mask if estimator.per_step else trajectories.lengths > 0
@@ -159,7 +169,7 @@ def influences(estimator: Estimator, policy: Policy, params: Params, trajectorie
     For a mean over episodes that is g_i - mu. For a mean over time steps, sum_i S_i / sum_i n_i, it is the
     linearisation (S_i - n_i mu) / mean(n). The gradient of B such trajectories has covariance Cov(row) / B.
     """
-    weights = estimator.weights(trajectories, jnp.zeros_like(trajectories.rewards))
+    weights = estimator.weights(trajectories)
 
     def one(i: Array) -> Array:
         lane = jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, i, 1, axis=x.ndim - 1), (trajectories, weights))

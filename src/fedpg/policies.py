@@ -1,7 +1,8 @@
-"""Policies as records of pure functions, written for one observation and one action.
+"""Policies as records of pure functions, for one observation [F] or for many at once [F, ...].
 
-Everything batched is laid out features first, steps last, [F, M]: `jax.vmap(f, in_axes=-1, out_axes=-1)`. On a
-CPU that is what makes the tiny layers of these networks vectorise (4 to 5 times faster gradients than [M, F]).
+Everything batched is laid out features first. On a CPU that is what makes the tiny layers of these networks
+vectorise: gradients are 5 times as fast as with [..., F], and twice as fast as when `jax.vmap` does the batching
+(it moves the batch to the front whenever it meets a bias).
 """
 
 import math
@@ -26,13 +27,13 @@ class Policy(NamedTuple):
     noise: Callable[[Array, int], Array]
     """(key, steps) -> [n, steps]: all the randomness that one episode's actions need."""
     sample: Callable[[Params, Array, Array], Array]
-    """(params, observation [F], noise [n]) -> an action drawn from the policy."""
+    """(params, observations [F, ...], noise [n, ...]) -> actions drawn from the policy."""
     mode: Callable[[Params, Array], Array]
-    """(params, observation [F]) -> the greedy action."""
+    """(params, observations [F, ...]) -> the greedy actions."""
     log_prob: Callable[[Params, Array, Array], Array]
-    """(params, observation [F], action) -> log pi(a | s)."""
+    """(params, observations [F, ...], actions) -> log pi(a | s)  [...]."""
     random: Callable[[Array], Array]
-    """(noise [n]) -> an action drawn uniformly, whatever the observation."""
+    """(noise [n, ...]) -> actions drawn uniformly, whatever the observation."""
 
     @property
     def size(self) -> int:
@@ -76,39 +77,41 @@ def make_policy(config: Config, observations: int, actions: spaces.Space[Any]) -
 
 
 def categorical_mlp(inputs: int, hidden: Sequence[int], actions: int, activation: str) -> Policy:
-    """pi(a | s) = softmax(tanh(MLP(s)))_a."""
+    """pi(a | s) = softmax(tanh(MLP(s)))_a; an action is a whole number."""
     shapes = _mlp_shapes([inputs, *hidden, actions])
     act = _ACTIVATIONS[activation]
 
-    def logits(dense: Any, params: Params, observation: Array) -> Array:
-        x = observation
+    def logits(dense: Dense, params: Params, x: Array) -> Array:
         for i in range(len(hidden)):
-            x = act(dense(params[f"w{i}"], x) + params[f"b{i}"])
+            x = act(dense(params[f"w{i}"], x) + _column(params[f"b{i}"], x))
         last = len(hidden)
-        return jnp.tanh(dense(params[f"w{last}"], x) + params[f"b{last}"])
+        return jnp.tanh(dense(params[f"w{last}"], x) + _column(params[f"b{last}"], x))  # [actions, ...]
 
-    def sample(params: Params, observation: Array, noise: Array) -> Array:
+    def sample(params: Params, observations: Array, noise: Array) -> Array:
         # One uniform number against the cumulative probabilities: cheaper than one Gumbel per action.
-        cumulative = jnp.cumsum(jax.nn.softmax(logits(_dense_narrow, params, observation)))
-        return jnp.sum(noise[0] >= cumulative[:-1], dtype=jnp.int32)
+        cumulative = jnp.cumsum(jax.nn.softmax(logits(_dense_narrow, params, observations), axis=0), axis=0)
+        return jnp.sum(noise[0] >= cumulative[:-1], axis=0, dtype=jnp.int32)
 
-    def log_prob(params: Params, observation: Array, action: Array) -> Array:
-        log_p = jax.nn.log_softmax(logits(_dense_wide, params, observation))
+    def mode(params: Params, observations: Array) -> Array:
+        return jnp.argmax(logits(_dense_narrow, params, observations), axis=0).astype(jnp.int32)
+
+    def log_prob(params: Params, observations: Array, chosen: Array) -> Array:
+        log_p = jax.nn.log_softmax(logits(_dense_wide, params, observations), axis=0)
         # A masked sum, not an index: its gradient is a product instead of a scatter.
-        return jnp.sum(jnp.where(jnp.arange(actions) == action, log_p, 0.0))
+        return jnp.sum(jnp.where(_column(jnp.arange(actions), log_p) == chosen, log_p, 0.0), axis=0)
 
     return Policy(
         shapes=shapes,
         noise=lambda key, steps: jax.random.uniform(key, (1, steps)),
         sample=sample,
-        mode=lambda params, s: jnp.argmax(logits(_dense_narrow, params, s)).astype(jnp.int32),
+        mode=mode,
         log_prob=log_prob,
         random=lambda noise: jnp.minimum(noise[0] * actions, actions - 1).astype(jnp.int32),
     )
 
 
 def gaussian_mlp(inputs: int, hidden: Sequence[int], actions: spaces.Box, activation: str, form: str) -> Policy:
-    """pi(a | s) = N(mean(s), diag(std(s)^2)), as the text or as the figures have it.
+    """pi(a | s) = N(mean(s), diag(std(s)^2)), as the text or as the figures have it; an action is a vector [A].
 
     `paper`: mean = tanh(MLP(s)), std = exp(log_std), one trained number per action.
     `released`: two heads without bias on the last hidden layer, which has no activation itself;
@@ -117,43 +120,41 @@ def gaussian_mlp(inputs: int, hidden: Sequence[int], actions: spaces.Box, activa
     size = int(actions.shape[0])
     act = _ACTIVATIONS[activation]
     if form == "released":
-        shapes = _mlp_shapes([inputs, *hidden])
-        shapes |= {"mean": (size, hidden[-1]), "std": (size, hidden[-1])}
+        shapes = _mlp_shapes([inputs, *hidden]) | {"mean": (size, hidden[-1]), "std": (size, hidden[-1])}
     else:
         shapes = _mlp_shapes([inputs, *hidden, size]) | {"log_std": (size,)}
 
-    def mean_std(dense: Any, params: Params, observation: Array) -> tuple[Array, Array]:
-        x = observation
+    def mean_std(dense: Dense, params: Params, x: Array) -> tuple[Array, Array]:
         for i in range(len(hidden)):
-            x = dense(params[f"w{i}"], x) + params[f"b{i}"]
+            x = dense(params[f"w{i}"], x) + _column(params[f"b{i}"], x)
             x = act(x) if form == "paper" or i < len(hidden) - 1 else x
         if form == "released":
             std = jnp.tanh(jnp.exp(jnp.clip(dense(params["std"], x), -20.0, -2.0)))
             return jnp.tanh(dense(params["mean"], x)), std
         last = len(hidden)
-        return jnp.tanh(dense(params[f"w{last}"], x) + params[f"b{last}"]), jnp.exp(params["log_std"])
+        mean = jnp.tanh(dense(params[f"w{last}"], x) + _column(params[f"b{last}"], x))
+        return mean, jnp.exp(_column(params["log_std"], x))
 
-    def sample(params: Params, observation: Array, noise: Array) -> Array:
-        mean, std = mean_std(_dense_narrow, params, observation)
+    def sample(params: Params, observations: Array, noise: Array) -> Array:
+        mean, std = mean_std(_dense_narrow, params, observations)
         return mean + std * noise
 
-    def log_prob(params: Params, observation: Array, action: Array) -> Array:
-        mean, std = mean_std(_dense_wide, params, observation)
-        return jnp.sum(-0.5 * ((action - mean) / std) ** 2 - jnp.log(std) - 0.5 * math.log(2 * math.pi))
-
-    low, high = jnp.asarray(actions.low), jnp.asarray(actions.high)
-    bounded = jnp.isfinite(low) & jnp.isfinite(high)
+    def log_prob(params: Params, observations: Array, chosen: Array) -> Array:
+        mean, std = mean_std(_dense_wide, params, observations)
+        each = -0.5 * ((chosen - mean) / std) ** 2 - jnp.log(std) - 0.5 * math.log(2 * math.pi)
+        return jnp.sum(each, axis=0)
 
     def random(noise: Array) -> Array:
         # The noise is normal: its distribution function makes it uniform.
+        low, high = _column(jnp.asarray(actions.low), noise), _column(jnp.asarray(actions.high), noise)
         uniform = low + (high - low) * jax.scipy.stats.norm.cdf(noise)
-        return jnp.where(bounded, uniform, noise)
+        return jnp.where(jnp.isfinite(low) & jnp.isfinite(high), uniform, noise)
 
     return Policy(
         shapes=shapes,
         noise=lambda key, steps: jax.random.normal(key, (size, steps)),
         sample=sample,
-        mode=lambda params, s: mean_std(_dense_narrow, params, s)[0],
+        mode=lambda params, observations: mean_std(_dense_narrow, params, observations)[0],
         log_prob=log_prob,
         random=random,
     )
@@ -166,14 +167,20 @@ def _mlp_shapes(sizes: Sequence[int]) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
+def _column(vector: Array, like: Array) -> Array:
+    """[n] as [n, 1, ...], to go with [n, ...]."""
+    return vector.reshape(vector.shape[0], *(1,) * (like.ndim - 1))
+
+
 def _dense_wide(w: Array, x: Array) -> Array:
     """W x as a matrix product: fastest over thousands of steps (gradients)."""
-    return w @ x
+    return jnp.tensordot(w, x, axes=1)
 
 
 def _dense_narrow(w: Array, x: Array) -> Array:
-    """W x as a fused sum: fastest over a handful of episodes, and the same bits whatever the batch."""
-    return jnp.sum(w * x, axis=-1)
+    """W x as a fused sum: fastest over a handful of episodes, and the same bits whatever their number."""
+    return jnp.sum(w.reshape(*w.shape, *(1,) * (x.ndim - 1)) * x, axis=1)
 
 
+Dense = Callable[[Array, Array], Array]
 _ACTIVATIONS: dict[str, Callable[[Array], Array]] = {"relu": jax.nn.relu, "tanh": jnp.tanh}

@@ -7,7 +7,7 @@ from jax import Array
 
 
 class Trajectories(NamedTuple):
-    """A batch of B episodes of at most T steps, features first and episodes last.
+    """A batch of B episodes of at most T steps, features first and episodes last; [..., K, B] for those of K agents.
 
     Steps beyond an episode's length hold nothing of meaning; `mask` says which those are, and rewards there are 0.
     """
@@ -20,7 +20,8 @@ class Trajectories(NamedTuple):
     @property
     def mask(self) -> Array:
         """True where an episode is alive.  [T, B]"""
-        return jnp.arange(self.rewards.shape[0])[:, None] < self.lengths
+        steps = jnp.arange(self.rewards.shape[0])
+        return steps.reshape(-1, *(1,) * self.lengths.ndim) < self.lengths
 
     @property
     def returns(self) -> Array:

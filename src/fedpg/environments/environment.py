@@ -73,16 +73,18 @@ def rollout(
     noise = jax.vmap(lambda k: policy.noise(k, size), out_axes=-1)(keys[:, 1])  # [n, T, N]
     horizon = jnp.minimum(lanes.horizon, steps)
 
-    def one_step(state: State, noise: Array, greedy: Array, byzantine: Array) -> Any:
-        observation = environment.observe(state)
-        action = policy.sample(params, observation, noise)
-        action = jnp.where(greedy, policy.mode(params, observation), action)
-        if act is not None:
-            action = jnp.where(byzantine, act(action, policy.random(noise)), action)
-        return observation, action, *environment.step(state, action)
+    observe = jax.vmap(environment.observe, in_axes=-1, out_axes=-1)
+    step = jax.vmap(environment.step, in_axes=-1, out_axes=-1)
 
-    every_lane = jax.vmap(one_step, in_axes=-1, out_axes=-1)
-    shapes = jax.eval_shape(every_lane, state, noise[:, 0], lanes.greedy, lanes.byzantine)
+    def every_lane(state: State, noise: Array) -> Any:
+        observation = observe(state)
+        action = policy.sample(params, observation, noise)
+        action = jnp.where(lanes.greedy, policy.mode(params, observation), action)
+        if act is not None:
+            action = jnp.where(lanes.byzantine, act(action, policy.random(noise)), action)
+        return observation, action, *step(state, action)
+
+    shapes = jax.eval_shape(every_lane, state, noise[:, 0])
 
     def buffer(shape: Any) -> Array:  # [..., N] -> [..., T, N]
         return jnp.zeros((*shape.shape[:-1], size, shape.shape[-1]), shape.dtype)
@@ -93,7 +95,7 @@ def rollout(
     def body(carry: Any) -> Any:
         t, state, alive, lengths, observations, actions, rewards = carry
         now = jax.lax.dynamic_index_in_dim(noise, t, axis=1, keepdims=False)
-        observation, action, after, reward, ended = every_lane(state, now, lanes.greedy, lanes.byzantine)
+        observation, action, after, reward, ended = every_lane(state, now)
         observations = write(observations, t, observation)
         actions = write(actions, t, action)
         rewards = write(rewards, t, jnp.where(alive, reward, 0.0))
