@@ -1,0 +1,101 @@
+"""Files: written whole or not at all, and checked when they come back."""
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors
+import safetensors.numpy
+
+from fedpg.config import Config, ConfigError, from_json, to_json
+
+FORMAT = "1"
+
+
+class StorageError(RuntimeError):
+    """A file that could not be written, or that cannot be trusted; the message says which, and what to do."""
+
+
+def write_whole(path: Path, data: bytes | str) -> None:
+    """Replace a file by `data` in one step: a reader, or a crash at any moment, sees the old file or the new one."""
+    raw = data.encode() if isinstance(data, str) else data
+    temporary = None
+    try:
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        with os.fdopen(handle, "wb") as file:
+            file.write(raw)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except OSError as error:
+        if temporary is not None and os.path.exists(temporary):
+            os.unlink(temporary)
+        raise StorageError(
+            f"cannot write {path}: {error.strerror or error}. The file is as it was before; make room or choose "
+            "another folder with --out, then continue the run with --resume."
+        ) from error
+
+
+def write_json(path: Path, value: Any) -> None:
+    """A JSON file for people and programs."""
+    write_whole(path, json.dumps(value, indent=2) + "\n")
+
+
+def save_tensors(path: Path, kind: str, tensors: Mapping[str, np.ndarray], about: Mapping[str, Any]) -> None:
+    """A safetensors file with what it is, and a digest of what it holds."""
+    arrays = {name: np.ascontiguousarray(value) for name, value in tensors.items()}
+    metadata = {"fedpg": FORMAT, "kind": kind, "about": json.dumps(about), "digest": _digest(arrays, about)}
+    write_whole(path, safetensors.numpy.save(arrays, metadata))
+
+
+def load_tensors(path: Path, kind: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """What `save_tensors` wrote, or a StorageError if this is anything else."""
+    try:
+        with safetensors.safe_open(path, framework="numpy") as file:
+            metadata = file.metadata() or {}
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+    except FileNotFoundError:
+        raise StorageError(f"there is no {kind} at {path}") from None
+    except (OSError, safetensors.SafetensorError, ValueError) as error:
+        raise StorageError(f"{path} is damaged or no {kind}: {error}") from error
+    if metadata.get("fedpg") != FORMAT or metadata.get("kind") != kind:
+        raise StorageError(f"{path} is not a fedpg {kind} of format {FORMAT}: it holds {metadata.get('kind', 'something else')}")
+    try:
+        about = json.loads(metadata["about"])
+    except (KeyError, ValueError) as error:
+        raise StorageError(f"{path} is damaged: its description cannot be read") from error
+    if metadata.get("digest") != _digest(arrays, about):
+        raise StorageError(f"{path} is damaged: its content does not match its digest")
+    return arrays, about
+
+
+def _digest(arrays: Mapping[str, np.ndarray], about: Mapping[str, Any]) -> str:
+    digest = hashlib.sha256(json.dumps(about, sort_keys=True).encode())
+    for name in sorted(arrays):
+        value = arrays[name]
+        digest.update(f"{name} {value.dtype} {value.shape}".encode())
+        digest.update(np.ascontiguousarray(value).tobytes())
+    return digest.hexdigest()
+
+
+def read_config(folder: Path) -> tuple[Config, int]:
+    """The settings and the seed of a run folder."""
+    path = folder / "config.json"
+    try:
+        values = json.loads(path.read_text())
+        return from_json(values["settings"]), int(values["seed"])
+    except FileNotFoundError:
+        raise StorageError(f"{folder} is not a run folder: it has no config.json") from None
+    except (OSError, ValueError, KeyError, TypeError, ConfigError) as error:
+        raise StorageError(f"{path} is damaged: {error}") from error
+
+
+def write_config(folder: Path, config: Config, seed: int) -> None:
+    """What `read_config` reads."""
+    write_json(folder / "config.json", {"settings": to_json(config), "seed": seed})

@@ -1,0 +1,78 @@
+"""Checkpoints: everything that the rest of a run depends on, in one file."""
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedpg.agents import Problem
+from fedpg.algorithms import Log, State, first_state
+from fedpg.config import Config, from_json, to_json
+from fedpg.policies import Params, Policy
+from fedpg.storage import StorageError, load_tensors, save_tensors
+from fedpg.training.records import Records
+
+FILE = "checkpoint.safetensors"
+COLUMNS = (*Log._fields, "seconds")
+
+
+def save_checkpoint(folder: Path, config: Config, seed: int, state: State, records: Records) -> None:
+    """Parameters, optimiser, key, counters and records, written whole."""
+    tensors = _named(state) | {f"log/{name}": value for name, value in records.columns.items()}
+    save_tensors(folder / FILE, "checkpoint", tensors, {"settings": to_json(config), "seed": seed})
+
+
+def load_checkpoint(folder: Path, problem: Problem, seed: int) -> tuple[State, Records]:
+    """The state and records to go on from, checked against what this run must have."""
+    path = folder / FILE
+    tensors, about = load_tensors(path, "checkpoint")
+    if _comparable(about["settings"]) != _comparable(to_json(problem.config)) or about["seed"] != seed:
+        raise StorageError(f"{path} belongs to a run with other settings or another seed")
+    like = first_state(problem, seed)
+    names = _named(like)
+    wanted = {name: (value.dtype, value.shape) for name, value in names.items()}
+    columns = {name: tensors.pop(f"log/{name}") for name in COLUMNS if f"log/{name}" in tensors}
+    if wanted != {name: (value.dtype, value.shape) for name, value in tensors.items()}:
+        raise StorageError(f"{path} is damaged: it does not hold the state of this run")
+    rounds = int(tensors[".round"])
+    missing = set(COLUMNS) - set(columns) if rounds else set()
+    if missing or any(len(column) != rounds for column in columns.values()):
+        raise StorageError(f"{path} is damaged: it does not hold the records of its {rounds} rounds")
+    leaves = [jnp.asarray(tensors[name]) for name in names]
+    plain = jax.tree.unflatten(jax.tree.structure(like._replace(key=0)), leaves)
+    state = plain._replace(key=jax.random.wrap_key_data(plain.key, impl="threefry2x32"))
+    return state, Records(problem.config, columns)
+
+
+def _comparable(settings: dict[str, Any]) -> dict[str, Any]:
+    """All settings but the length of the run, which may be raised when it is resumed."""
+    return {name: value for name, value in settings.items() if name != "trajectories"}
+
+
+def _named(state: State) -> dict[str, np.ndarray]:
+    plain = state._replace(key=jax.random.key_data(state.key))
+    return {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(plain)}
+
+
+def save_policy(path: Path, config: Config, policy: Policy, theta: jax.Array) -> None:
+    """The policy alone: named tensors, with the settings that say how to build the network."""
+    tensors = {name: np.asarray(value) for name, value in policy.unravel(theta).items()}
+    save_tensors(path, "policy", tensors, {"settings": to_json(config)})
+
+
+def load_policy(path: Path, problem: Problem) -> Params:
+    """The named tensors of a policy for this problem."""
+    tensors, _ = load_tensors(path, "policy")
+    shapes = {name: value.shape for name, value in tensors.items()}
+    if shapes != problem.policy.shapes:
+        raise StorageError(f"{path} holds the policy of another task or network: {shapes}, not {problem.policy.shapes}")
+    if not all(np.isfinite(value).all() and value.dtype == np.float32 for value in tensors.values()):
+        raise StorageError(f"{path} is damaged: its parameters must be finite float32 numbers")
+    return {name: jnp.asarray(value) for name, value in tensors.items()}
+
+
+def policy_config(path: Path) -> Config:
+    """The settings that a policy file was trained with."""
+    return from_json(load_tensors(path, "policy")[1]["settings"])

@@ -1,0 +1,124 @@
+"""Live progress: bars with the time left on a terminal, plain lines elsewhere."""
+
+import sys
+import time
+from types import TracebackType
+from typing import NamedTuple, Protocol, Self
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+from fedpg.config import Config
+
+
+class Snapshot(NamedTuple):
+    """Where a run is."""
+
+    round: int
+    trajectories: int
+    test_return: float
+    honest: float  # accepted, mean over the last rounds
+    byzantine: float
+    steps_per_second: float
+
+
+class Reporter(Protocol):
+    """Is told where each run is; entered before the first round and left after the last."""
+
+    def __enter__(self) -> Self: ...
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None: ...
+    def note(self, text: str) -> None: ...
+    def update(self, seed: int, snapshot: Snapshot) -> None: ...
+
+
+class Silent:
+    """Says nothing."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        pass
+
+    def note(self, text: str) -> None:
+        pass
+
+    def update(self, seed: int, snapshot: Snapshot) -> None:
+        pass
+
+
+class Bars(Silent):
+    """One bar per seed."""
+
+    def __init__(self, config: Config, console: Console) -> None:
+        self.config = config
+        self.tasks: dict[int, TaskID] = {}
+        self.progress = Progress(
+            TextColumn("seed {task.fields[seed]}"),
+            BarColumn(bar_width=24),
+            TextColumn("{task.completed:.0f}/{task.total:.0f} trajectories  {task.fields[text]}"),
+            TimeRemainingColumn(compact=True),
+            TextColumn("left"),
+            console=console,
+        )
+
+    def __enter__(self) -> Self:
+        self.progress.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.progress.stop()
+
+    def note(self, text: str) -> None:
+        self.progress.console.print(text, highlight=False)
+
+    def update(self, seed: int, snapshot: Snapshot) -> None:
+        if seed not in self.tasks:
+            self.tasks[seed] = self.progress.add_task("", total=self.config.trajectories, seed=seed, text="")
+        done = min(snapshot.trajectories, self.config.trajectories)
+        self.progress.update(self.tasks[seed], completed=done, text=describe(self.config, snapshot))
+
+
+class Lines(Silent):
+    """One line per seed every few seconds."""
+
+    def __init__(self, config: Config, every: float = 5.0) -> None:
+        self.config = config
+        self.every = every
+        self.started: dict[int, tuple[float, int]] = {}
+        self.said: dict[int, float] = {}
+
+    def note(self, text: str) -> None:
+        print(text, flush=True)
+
+    def update(self, seed: int, snapshot: Snapshot) -> None:
+        now = time.monotonic()
+        began, at = self.started.setdefault(seed, (now, snapshot.trajectories))
+        over = snapshot.trajectories >= self.config.trajectories
+        if not over and now - self.said.get(seed, -1e9) < self.every:
+            return
+        self.said[seed] = now
+        gained = snapshot.trajectories - at
+        left = (self.config.trajectories - snapshot.trajectories) * (now - began) / gained if gained else 0.0
+        ending = f"  {max(left, 0.0):.0f} s left" if gained and not over else ""
+        print(
+            f"seed {seed}  {snapshot.trajectories}/{self.config.trajectories} trajectories  "
+            f"{describe(self.config, snapshot)}{ending}",
+            flush=True,
+        )
+
+
+def describe(config: Config, snapshot: Snapshot) -> str:
+    """The middle of a progress line."""
+    accepted = f"accepted {snapshot.honest:.1f}/{config.agents - config.byzantine} honest"
+    if config.byzantine:
+        accepted += f" {snapshot.byzantine:.1f}/{config.byzantine} Byzantine"
+    speed = f"{snapshot.steps_per_second / 1e6:.2f} M steps/s"
+    return f"round {snapshot.round}  return {snapshot.test_return:.0f}  {accepted}  {speed}"
+
+
+def make_reporter(config: Config, quiet: bool = False) -> Reporter:
+    """What fits where the output goes."""
+    if quiet:
+        return Silent()
+    return Bars(config, Console()) if sys.stdout.isatty() else Lines(config)

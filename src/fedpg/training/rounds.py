@@ -1,0 +1,68 @@
+"""Rounds, compiled: many in one call, compiled once, whatever their number and the seed."""
+
+import functools
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from fedpg.agents import Problem, episode_keys, stream
+from fedpg.algorithms import ALGORITHMS, Log, State, first_state
+from fedpg.environments import lanes, rollout
+from fedpg.federation import local_federation
+from fedpg.policies import Params
+from fedpg.trajectories import Trajectories
+
+CHUNK = 32
+"""Rounds per call, at the most."""
+
+FOREVER = 2**31 - 1
+
+Advance = Callable[[State, Array, Array], tuple[Array, State, Log]]
+
+
+def compile_rounds(problem: Problem) -> Advance:
+    """A compiled (state, n, limit) -> (rounds done, state, their logs [CHUNK, ...]).
+
+    It does n <= CHUNK rounds, fewer if the count of trajectories reaches the limit before. Compiled ahead, so that
+    no later call compiles.
+    """
+    federation = local_federation(problem)
+    one_round = functools.partial(ALGORITHMS[problem.config.algorithm], problem, federation)
+
+    def advance(state: State, rounds: Array, limit: Array) -> tuple[Array, State, Log]:
+        shapes = jax.eval_shape(one_round, state)[1]
+        logs = jax.tree.map(lambda x: jnp.zeros((CHUNK, *x.shape), x.dtype), shapes)
+
+        def body(carry: tuple[Array, State, Log]) -> tuple[Array, State, Log]:
+            i, state, logs = carry
+            state, log = one_round(state)
+            return i + 1, state, jax.tree.map(lambda all_, one: all_.at[i].set(one), logs, log)
+
+        def more(carry: tuple[Array, State, Log]) -> Array:
+            return (carry[0] < rounds) & (carry[1].counted < limit)
+
+        return jax.lax.while_loop(more, body, (jnp.int32(0), state, logs))
+
+    compiled: Advance = jax.jit(advance).lower(first_state(problem, 0), jnp.int32(1), jnp.int32(1)).compile()
+    return compiled
+
+
+def last_test(advance: Advance, state: State) -> np.ndarray:
+    """The evaluation of a state's policy: the next round begins with it, so that round is done and forgotten."""
+    _, _, logs = advance(state, jnp.int32(1), jnp.int32(FOREVER))
+    return np.asarray(logs.test_returns[0])
+
+
+def make_evaluator(problem: Problem, episodes: int) -> Callable[[Params, Array], Trajectories]:
+    """A compiled (params, key) -> greedy trajectories."""
+
+    @jax.jit
+    def evaluate(params: Params, key: Array) -> Trajectories:
+        keys = episode_keys(stream(key, "evaluation"), episodes)
+        greedy = lanes(keys, problem.test_steps, greedy=True)
+        return rollout(problem.environment, problem.policy, params, greedy, problem.test_steps)
+
+    return evaluate

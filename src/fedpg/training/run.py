@@ -1,0 +1,209 @@
+"""A run: rounds, evaluation, records, checkpoints and their folder."""
+
+import os
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedpg.agents import Problem, make_problem
+from fedpg.algorithms import State, first_state
+from fedpg.attacks import as_attack
+from fedpg.config import Config, ConfigError, defaults, validate
+from fedpg.environments import Environment
+from fedpg.policies import Params, Policy
+from fedpg.storage import StorageError, read_config, write_config
+from fedpg.training.checkpoint import FILE, load_checkpoint, save_checkpoint, save_policy
+from fedpg.training.events import Events
+from fedpg.training.progress import Reporter, Silent, Snapshot
+from fedpg.training.records import Records
+from fedpg.training.rounds import CHUNK, Advance, compile_rounds, last_test
+
+SECONDS_PER_CALL = 0.3
+SECONDS_PER_CHECKPOINT = 5.0
+RECENT = 20
+
+
+class Trained(NamedTuple):
+    """A trained policy: call it with an observation and it answers with its greedy action."""
+
+    policy: Policy
+    params: Params
+
+    def __call__(self, observation: Any) -> np.ndarray:
+        return np.asarray(self.policy.mode(self.params, jnp.asarray(observation, jnp.float32)))
+
+
+class Run(NamedTuple):
+    """What a training run leaves behind."""
+
+    config: Config
+    seed: int
+    policy: Trained
+    """The policy after the last round."""
+    output: Trained
+    """The output of the pseudocode: the policy after a round drawn uniformly from all."""
+    records: Records
+    folder: Path
+    seconds: float
+    """The time this call took, compiling not included."""
+    finished: bool
+    """False if the run was interrupted: it goes on with resume."""
+
+
+def train(
+    task: str = "CartPole-v1",
+    *,
+    preset: Any = "released",
+    algorithm: Any = "fedpg-br",
+    attack: Any = "random-noise",
+    seed: int = 0,
+    out: str | Path | None = None,
+    resume: bool = False,
+    environment: Environment | None = None,
+    **settings: Any,
+) -> Run:
+    """Train one policy by a federation in this process.
+
+    `settings` are those of `fedpg.Config`; what is not given comes from the preset. `attack` is a name, or your own
+    function `(key, gradients [K, D], byzantine [K], tensors) -> [K, D]`, or an `Attack`. The run folder is `out`, or
+    a new one under `runs/`.
+    """
+    named = attack if isinstance(attack, str) else f"custom:{getattr(attack, '__name__', type(attack).__name__)}"
+    config = validate(defaults(task, preset, algorithm, attack=named, **settings))
+    custom = None if isinstance(attack, str) else as_attack(attack)
+    problem = make_problem(config, environment, custom)
+    return train_seeds(problem, [seed], out, resume)[0]
+
+
+def train_seeds(
+    problem: Problem,
+    seeds: Sequence[int],
+    out: str | Path | None = None,
+    resume: bool = False,
+    reporter: Reporter | None = None,
+    stop: threading.Event | None = None,
+) -> list[Run]:
+    """Train one run per seed, as many at a time as there are cores; each is what it would be alone.
+
+    One seed lives in the folder itself, several in `seed-0`, `seed-1`, ... of it.
+    """
+    reporter, stop = reporter or Silent(), stop or threading.Event()
+    if len(set(seeds)) != len(seeds) or not seeds or any(not 0 <= seed < 2**32 for seed in seeds):
+        raise ConfigError(f"seeds must be different whole numbers from 0 to 2^32 - 1, not {list(seeds)}")
+    folder = new_folder(problem.config) if out is None else Path(out)
+    folders = {seed: folder / f"seed-{seed}" if len(seeds) > 1 else folder for seed in seeds}
+    for seed in seeds:
+        prepare_folder(folders[seed], problem.config, seed, resume)
+    with reporter:
+        start = time.monotonic()
+        advance = compile_rounds(problem)
+        reporter.note(f"{problem.config.name} in {folder}; compiled in {time.monotonic() - start:.1f} s")
+        with ThreadPoolExecutor(max_workers=min(len(seeds), os.cpu_count() or 1)) as pool:
+            jobs = [pool.submit(_train_one, problem, advance, s, folders[s], reporter, stop) for s in seeds]
+            try:
+                return [job.result() for job in jobs]
+            except BaseException:
+                stop.set()
+                for job in jobs:
+                    job.cancel()
+                raise
+
+
+def new_folder(config: Config) -> Path:
+    """A folder under `runs/` that does not exist yet."""
+    base = Path("runs") / config.name
+    candidates = [base, *(base.with_name(f"{base.name}-{i}") for i in range(2, 10_000))]
+    return next(path for path in candidates if not path.exists())
+
+
+def prepare_folder(folder: Path, config: Config, seed: int, resume: bool) -> None:
+    """Make the run's folder, or refuse one that holds something else."""
+    if resume and (folder / "config.json").exists():
+        theirs, their_seed = read_config(folder)
+        changed = [name for name, value in vars(config).items() if getattr(theirs, name) != value]
+        if their_seed != seed:
+            raise StorageError(f"{folder} belongs to seed {their_seed}, not {seed}")
+        if set(changed) - {"trajectories"}:
+            differences = ", ".join(f"{n} = {getattr(theirs, n)!r} there, {getattr(config, n)!r} now" for n in changed)
+            raise StorageError(f"{folder} belongs to other settings ({differences}): give those, or another --out")
+        if config.trajectories < theirs.trajectories:
+            raise StorageError(
+                f"{folder} runs to {theirs.trajectories} trajectories; a resumed run can be made longer, not shorter"
+            )
+        write_config(folder, config, seed)
+        return
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        hint = "give --resume to go on with it, or another --out" if (folder / FILE).exists() else "give another --out"
+        raise StorageError(f"{folder} exists already: {hint}")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StorageError(f"cannot make the run folder {folder}: {error.strerror or error}") from error
+    write_config(folder, config, seed)
+
+
+def _train_one(
+    problem: Problem, advance: Advance, seed: int, folder: Path, reporter: Reporter, stop: threading.Event
+) -> Run:
+    config = problem.config
+    if (folder / FILE).exists():
+        state, records = load_checkpoint(folder, problem, seed)
+    else:
+        state, records = first_state(problem, seed), Records(config)
+    began = saved = time.monotonic()
+    before = records.steps
+    rounds, limit = 1, jnp.int32(config.trajectories)
+    with Events(folder, config, first=len(records) + 1) as events:
+        while int(state.counted) < config.trajectories and not stop.is_set():
+            start = time.monotonic()
+            done, state, log = jax.block_until_ready(advance(state, jnp.int32(rounds), limit))
+            spent = time.monotonic() - start
+            records.extend(log, int(done), spent)
+            events.write(records, int(done))
+            reporter.update(seed, _snapshot(records, (records.steps - before) / (time.monotonic() - began)))
+            # Calls of about SECONDS_PER_CALL: few enough to cost nothing, often enough to show progress and to stop.
+            rounds = max(1, min(CHUNK, 2 * rounds, int(rounds * SECONDS_PER_CALL / max(spent, 1e-9))))
+            if time.monotonic() - saved > SECONDS_PER_CHECKPOINT:
+                save_checkpoint(folder, config, seed, state, records)
+                records.save(folder / "records.jsonl")
+                saved = time.monotonic()
+        save_checkpoint(folder, config, seed, state, records)
+        records.last_test = last_test(advance, state)
+        events.write_last(records)
+    seconds = time.monotonic() - began
+    records.save(folder / "records.jsonl")
+    save_policy(folder / "policy.safetensors", config, problem.policy, state.theta)
+    save_policy(folder / "policy-uniform.safetensors", config, problem.policy, state.output)
+    return Run(
+        config=config,
+        seed=seed,
+        policy=Trained(problem.policy, problem.policy.unravel(state.theta)),
+        output=Trained(problem.policy, problem.policy.unravel(state.output)),
+        records=records,
+        folder=folder,
+        seconds=seconds,
+        finished=_finished(config, state),
+    )
+
+
+def _finished(config: Config, state: State) -> bool:
+    return int(state.counted) >= config.trajectories
+
+
+def _snapshot(records: Records, speed: float) -> Snapshot:
+    honest, byzantine = records.accepted()
+    return Snapshot(
+        round=len(records),
+        trajectories=int(records.trajectories[-1]),
+        test_return=float(records.columns["test_returns"][-1].mean()),
+        honest=float(honest[-RECENT:].mean()),
+        byzantine=float(byzantine[-RECENT:].mean()),
+        steps_per_second=speed,
+    )
