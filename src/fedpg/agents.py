@@ -37,9 +37,7 @@ class Problem(NamedTuple):
         return min(self.config.test_horizon, self.environment.limit)
 
 
-def make_problem(
-    config: Config, environment: Environment | None = None, attack: Attack | None = None
-) -> Problem:
+def make_problem(config: Config, environment: Environment | None = None, attack: Attack | None = None) -> Problem:
     """The settings, with everything they name looked up."""
     environment = environment or make_environment(config.task)
     policy = make_policy(config, environment.observations, environment.actions)
@@ -112,7 +110,7 @@ def answer(
         padding = chunks * size - count  # beyond the last agent: number -1, empty lanes
         numbers = jnp.concatenate([agents, jnp.full((padding,), -1, agents.dtype)]).reshape(chunks, size)
         flags = jnp.concatenate([attacking, jnp.zeros((padding,), bool)]).reshape(chunks, size)
-        chunk = jax.lax.map(lambda x: _cohort(problem, broadcast, *x, None)[:3], (numbers, flags))
+        chunk = jax.lax.map(lambda x: _cohort(problem, broadcast, x[0], x[1], None)[:3], (numbers, flags))
         gradients, returns, steps = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[:count], chunk)
         own_trajectories = None if own is None else _roll(problem, problem.policy.unravel(broadcast.theta), own)
     sent = _messages(problem, broadcast, gradients, attacking)
@@ -144,7 +142,9 @@ def _cohort(
     weights = problem.estimator.weights(learnt_from)  # [T, K, B]
 
     def one(k: Array) -> Array:
-        mine, w = jax.tree.map(lambda x: jax.lax.dynamic_index_in_dim(x, k, -2, keepdims=False), (trajectories, weights))
+        mine, w = jax.tree.map(
+            lambda x: jax.lax.dynamic_index_in_dim(x, k, -2, keepdims=False), (trajectories, weights)
+        )
         return weighted_score(problem.policy, params, mine, w) / batch_size(problem.estimator, mine)
 
     gradients = jax.lax.map(one, jnp.arange(count))  # [K, D]

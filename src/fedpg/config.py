@@ -198,7 +198,10 @@ def validate(config: Config) -> Config:
     checks = [
         (c.agents >= 1, f"agents must be at least 1, not {c.agents}"),
         (c.byzantine >= 0, f"byzantine must be 0 or more, not {c.byzantine}"),
-        (0 <= c.alpha < 0.5, f"alpha must be in [0, 0.5), not {c.alpha}: no filter can stand half its agents lying"),
+        (
+            0 <= c.alpha < 0.5,
+            f"alpha must be in [0, 0.5), not {c.alpha}: no filter can stand half its agents lying",
+        ),
         (
             2 * c.byzantine < c.agents,
             f"byzantine = {c.byzantine} of {c.agents} agents: fewer than half may be Byzantine; add agents",
@@ -209,7 +212,10 @@ def validate(config: Config) -> Config:
             "raise alpha (below 0.5), or add agents",
         ),
         (c.attack_start >= 1, f"attack_start must be 1 or more (rounds count from 1), not {c.attack_start}"),
-        (c.sigma == "auto" or _positive(c.sigma), f"sigma must be a positive number or 'auto', not {c.sigma!r}"),
+        (
+            c.sigma == "auto" or _positive(c.sigma),
+            f"sigma must be a positive number or 'auto', not {c.sigma!r}",
+        ),
         (0 < c.delta < 1, f"delta must be between 0 and 1, not {c.delta}"),
         (1 <= low <= high, f"batch must be two numbers, 1 or more, the smaller first, not {low} {high}"),
         (c.minibatch >= 1, f"minibatch must be 1 or more, not {c.minibatch}"),
@@ -299,6 +305,7 @@ def from_json(values: dict[str, Any]) -> Config:
     for name in values:
         if name not in names:
             raise unknown("setting", name, names)
-    return validate(
-        Config(**{k: math.inf if v == "inf" else tuple(v) if isinstance(v, list) else v for k, v in values.items()})
-    )
+    plain: dict[str, Any] = {
+        k: math.inf if v == "inf" else tuple(v) if isinstance(v, list) else v for k, v in values.items()
+    }
+    return validate(Config(**plain))

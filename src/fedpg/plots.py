@@ -22,7 +22,13 @@ def plot_curve(path: Path, runs: Sequence[Records], title: str) -> None:
     FigureCanvasAgg(figure)
     top, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
     for records in runs:
-        top.plot(records.trajectories, records.test_returns, color=HONEST, alpha=1.0 if len(runs) == 1 else 0.25, lw=1.5)
+        top.plot(
+            records.trajectories,
+            records.test_returns,
+            color=HONEST,
+            alpha=1.0 if len(runs) == 1 else 0.25,
+            lw=1.5,
+        )
     if len(runs) > 1:
         grid, means = mean_curve(runs)
         top.plot(grid, means, color=HONEST, lw=2.5, label=f"mean of {len(runs)} seeds")

@@ -5,6 +5,7 @@ vectorise: gradients are 5 times as fast as with [..., F], and twice as fast as 
 (it moves the batch to the front whenever it meets a bias).
 """
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -46,7 +47,7 @@ class Policy(NamedTuple):
         ends = [0]
         for shape in self.shapes.values():
             ends.append(ends[-1] + math.prod(shape))
-        return tuple(slice(a, b) for a, b in zip(ends, ends[1:], strict=False))
+        return tuple(slice(a, b) for a, b in itertools.pairwise(ends))
 
     def init(self, key: Array) -> Array:
         """theta [D] with entries uniform in (-1/sqrt(n), 1/sqrt(n)), n the last axis of their tensor."""
@@ -162,7 +163,7 @@ def gaussian_mlp(inputs: int, hidden: Sequence[int], actions: spaces.Box, activa
 
 def _mlp_shapes(sizes: Sequence[int]) -> dict[str, tuple[int, ...]]:
     shapes: dict[str, tuple[int, ...]] = {}
-    for i, (n_in, n_out) in enumerate(zip(sizes, sizes[1:], strict=False)):
+    for i, (n_in, n_out) in enumerate(itertools.pairwise(sizes)):
         shapes |= {f"w{i}": (n_out, n_in), f"b{i}": (n_out,)}
     return shapes
 

@@ -65,7 +65,9 @@ def load_tensors(path: Path, kind: str) -> tuple[dict[str, np.ndarray], dict[str
     except (OSError, safetensors.SafetensorError, ValueError) as error:
         raise StorageError(f"{path} is damaged or no {kind}: {error}") from error
     if metadata.get("fedpg") != FORMAT or metadata.get("kind") != kind:
-        raise StorageError(f"{path} is not a fedpg {kind} of format {FORMAT}: it holds {metadata.get('kind', 'something else')}")
+        raise StorageError(
+            f"{path} is not a fedpg {kind} of format {FORMAT}: it holds {metadata.get('kind', 'something else')}"
+        )
     try:
         about = json.loads(metadata["about"])
     except (KeyError, ValueError) as error:

@@ -172,7 +172,15 @@ def inner_loop(problem: Problem, state: State, verdict: Verdict, n: Array, key: 
         inside = jnp.abs(change.ratio - 1.0) <= config.ratio_bound
         stepped = ascend(config, theta, optimizer, v)  # line 12
         theta, optimizer = jax.tree.map(lambda a, b: jnp.where(inside, a, b), stepped, (theta, optimizer))
-        return done + inside, theta, optimizer, change.ratio, sampled + b, steps + jnp.sum(mine.lengths), inside
+        return (
+            done + inside,
+            theta,
+            optimizer,
+            change.ratio,
+            sampled + b,
+            steps + jnp.sum(mine.lengths),
+            inside,
+        )
 
     first = somebody & (n > 0)
     stepped = ascend(config, state.theta, state.optimizer, verdict.gradient)
@@ -209,8 +217,9 @@ def finish(
     honest = jnp.arange(config.agents) < config.agents - config.byzantine
     tests = config.test_episodes
     replies = answers.replies
-    extra = sigma_trajectories(config)  # those of n = 0 are in `inner.sampled` already, if it was taken
-    extra = jnp.where(inner.sampled > 0, max(extra - config.minibatch, 0), extra)
+    # Own trajectories for sigma are those of n = 0, which `inner.sampled` holds already if that step was taken.
+    for_sigma = sigma_trajectories(config)
+    extra = jnp.where(inner.sampled > 0, max(for_sigma - config.minibatch, 0), for_sigma)
     log = Log(
         round=broadcast.round,
         test_returns=own.returns[:tests],

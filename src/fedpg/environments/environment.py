@@ -44,9 +44,7 @@ class Lanes(NamedTuple):
 def lanes(keys: Array, horizon: Array | int, greedy: bool = False) -> Lanes:
     """Lanes of honest episodes that differ in nothing but their keys."""
     n = keys.shape[0]
-    return Lanes(
-        keys, jnp.broadcast_to(jnp.int32(horizon), (n,)), jnp.full((n,), greedy), jnp.zeros((n,), dtype=bool)
-    )
+    return Lanes(keys, jnp.broadcast_to(jnp.int32(horizon), (n,)), jnp.full((n,), greedy), jnp.zeros((n,), dtype=bool))
 
 
 def join(first: Lanes, second: Lanes) -> Lanes:
@@ -106,7 +104,14 @@ def rollout(
         return t + 1, state, alive, lengths, observations, actions, rewards
 
     alive = horizon > 0
-    start = (jnp.int32(0), state, alive, jnp.zeros_like(horizon), *(buffer(s) for s in shapes[:2]), buffer(shapes[3]))
+    start = (
+        jnp.int32(0),
+        state,
+        alive,
+        jnp.zeros_like(horizon),
+        *(buffer(s) for s in shapes[:2]),
+        buffer(shapes[3]),
+    )
     end = jax.lax.while_loop(lambda carry: jnp.any(carry[2]), body, start)
     _, _, _, lengths, observations, actions, rewards = end
     return Trajectories(observations, actions, rewards, lengths)

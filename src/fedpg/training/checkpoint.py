@@ -41,7 +41,7 @@ def load_checkpoint(folder: Path, problem: Problem, seed: int) -> tuple[State, R
     if missing or any(len(column) != rounds for column in columns.values()):
         raise StorageError(f"{path} is damaged: it does not hold the records of its {rounds} rounds")
     leaves = [jnp.asarray(tensors[name]) for name in names]
-    plain = jax.tree.unflatten(jax.tree.structure(like._replace(key=0)), leaves)
+    plain = jax.tree.unflatten(jax.tree.structure(like), leaves)
     state = plain._replace(key=jax.random.wrap_key_data(plain.key, impl="threefry2x32"))
     return state, Records(problem.config, columns)
 

@@ -68,16 +68,13 @@ class Records:
         """One plain dict per row, ready for JSON; None where a value does not exist."""
         config, c = self.config, self.columns
         tests = [*c["test_returns"], self.last_test] if c else [self.last_test]
-        spread = lambda i: (_mean(tests[i]), _std(tests[i]))  # noqa: E731
-        test, test_std = spread(0)
-        yield {"round": 0, "trajectories": 0, "test_return": test, "test_return_std": test_std}
+        yield {"round": 0, "trajectories": 0} | _test(tests[0])
         if not c:
             return
         honest, byzantine = self.accepted()
         agent, server = _running(c["batch"]), _running(c["server_trajectories"])
         steps = _running(c["agent_steps"].astype(np.int64) + c["server_steps"] + c["test_steps"])
         for i in range(len(self)):
-            test, test_std = spread(i + 1)
             rejected = config.agents - int(honest[i] + byzantine[i])
             caught = config.byzantine - int(byzantine[i])
             yield {
@@ -86,8 +83,7 @@ class Records:
                 "trajectories_agent": int(agent[i + 1]),
                 "trajectories_server": int(server[i + 1]),
                 "trajectories_total": int(config.agents * agent[i + 1] + server[i + 1]),
-                "test_return": test,
-                "test_return_std": test_std,
+                **_test(tests[i + 1]),
                 "train_return": _number(c["train_return"][i]),
                 "batch": int(c["batch"][i]),
                 "inner_steps": int(c["inner_done"][i]),
@@ -123,9 +119,8 @@ def _number(value: Any) -> float | None:
     return float(value) if np.isfinite(value) else None
 
 
-def _mean(values: np.ndarray | None) -> float | None:
-    return None if values is None else float(values.mean())
-
-
-def _std(values: np.ndarray | None) -> float | None:
-    return None if values is None or len(values) < 2 else float(values.std(ddof=1))
+def _test(returns: np.ndarray | None) -> dict[str, float | None]:
+    """The evaluation of a row; None where it is not known yet."""
+    if returns is None:
+        return {"test_return": None, "test_return_std": None}
+    return {"test_return": float(returns.mean()), "test_return_std": float(returns.std())}

@@ -1,0 +1,318 @@
+"""The command line: the typed settings are its options."""
+
+import argparse
+import dataclasses
+import signal
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, Any
+
+import tyro
+from rich.console import Console
+from rich.table import Table
+
+from fedpg.config import TASKS, Config, ConfigError, defaults, unknown, validate
+from fedpg.storage import StorageError
+
+USAGE = """\
+fedpg: several agents learn one policy together, while some of them fail or lie.
+
+  fedpg train       train a policy by a federation of agents
+  fedpg evaluate    the return of a trained policy, greedy
+  fedpg play        render a trained policy to a GIF
+  fedpg bench       the speed of this machine: training against the bare simulator
+
+Examples:
+  fedpg train                                                  ten honest agents learn CartPole
+  fedpg train --byzantine 3 --attack sign-flipping             three of them lie
+  fedpg train --algorithm gpomdp --byzantine 3 --attack sign-flipping    what happens without a filter
+  fedpg train --seeds 0:10 --out runs/ten                      ten seeds, spread over the cores
+  fedpg train --out runs/ten --seeds 0:10 --resume             go on after an interruption
+  fedpg evaluate runs/ten/seed-0 --episodes 100
+  fedpg play runs/ten/seed-0 --out cartpole.gif
+  fedpg COMMAND --help                                         all options of a command, with their defaults
+"""
+
+
+@dataclass(frozen=True)
+class Train:
+    """Train a policy by a federation of agents in this process.
+
+    Examples:
+      fedpg train --byzantine 3 --attack sign-flipping
+      fedpg train --preset paper --seeds 0:10 --out runs/paper
+      fedpg train --attack my_package.my_module:my_attack --byzantine 3
+    """
+
+    config: Annotated[Config, tyro.conf.arg(name="")]
+    seeds: str = "0"
+    """One seed (`3`), several (`0,1,5`), or a range without its end (`0:10`)."""
+    out: Path | None = None
+    """The run folder; by default a new one under `runs/`."""
+    resume: bool = False
+    """Go on with the run in `--out` from its checkpoint."""
+    quiet: bool = False
+    """No progress, only the summary."""
+
+
+@dataclass(frozen=True)
+class Evaluate:
+    """Evaluate the policy of a run: greedy episodes from fresh starts.
+
+    Example:
+      fedpg evaluate runs/demo --episodes 100
+    """
+
+    run: Annotated[Path, tyro.conf.Positional]
+    """The run folder, or a policy file."""
+    episodes: int = 100
+    """How many greedy episodes."""
+    seed: int = 0
+    """The seed of the episodes' starts."""
+
+
+@dataclass(frozen=True)
+class Play:
+    """Render the policy of a run, acting greedily, to an animated GIF.
+
+    Example:
+      fedpg play runs/demo --out cartpole.gif
+    """
+
+    run: Annotated[Path, tyro.conf.Positional]
+    """The run folder, or a policy file."""
+    out: Path = Path("play.gif")
+    """The file to write."""
+    episodes: int = 1
+    """How many episodes."""
+    seed: int = 0
+    """The seed of the episodes' starts."""
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Measure the speed of training against the bare rollout and against Gymnasium, and how it grows with K.
+
+    Example:
+      fedpg bench --quick
+    """
+
+    quick: bool = False
+    """Only the first table: training, the bare rollout, Gymnasium."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The `fedpg` command; returns its exit code."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(USAGE)
+        return 0
+    if arguments[0] == "--version":
+        from fedpg import __version__
+
+        print(f"fedpg {__version__}")
+        return 0
+    name, rest = arguments[0], arguments[1:]
+    try:
+        if name not in COMMANDS:
+            raise unknown("command", name, COMMANDS)
+        kind, run = COMMANDS[name]
+        return run(tyro.cli(kind, prog=f"fedpg {name}", args=rest, **_defaults(name, rest)))
+    except (ConfigError, StorageError) as error:
+        print(f"fedpg: {error}", file=sys.stderr)
+        return 2
+
+
+def _defaults(command: str, arguments: list[str]) -> dict[str, Any]:
+    """The preset, task and algorithm are looked up first: they decide the defaults of all other settings."""
+    if command != "train":
+        return {}
+    first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    first.add_argument("--task", default="CartPole-v1")
+    first.add_argument("--preset", default="released")
+    first.add_argument("--algorithm", default="fedpg-br")
+    chosen, _ = first.parse_known_args(arguments)
+    if chosen.algorithm not in ("fedpg-br", "svrpg", "gpomdp"):
+        raise unknown("algorithm", chosen.algorithm, ("fedpg-br", "svrpg", "gpomdp"))
+    if chosen.task not in TASKS:
+        raise unknown("task", chosen.task, TASKS)
+    return {"default": Train(defaults(chosen.task, chosen.preset, chosen.algorithm))}
+
+
+def parse_seeds(text: str) -> list[int]:
+    """`3`, `0,1,5` or `0:10` as a list of seeds."""
+    try:
+        if ":" in text:
+            start, stop = text.split(":")
+            seeds = list(range(int(start or 0), int(stop)))
+        else:
+            seeds = [int(part) for part in text.split(",")]
+    except ValueError:
+        raise ConfigError(f"seeds must be like 3, 0,1,5 or 0:10, not {text!r}") from None
+    if not seeds:
+        raise ConfigError(f"seeds {text!r} is an empty range")
+    return seeds
+
+
+def _train(command: Train) -> int:
+    from fedpg.agents import make_problem
+    from fedpg.aggregators import make_filter
+    from fedpg.plots import plot_curve
+    from fedpg.training import train_seeds
+    from fedpg.training.progress import make_reporter
+
+    config = validate(command.config)
+    make_filter(config)
+    problem = make_problem(config)
+    seeds = parse_seeds(command.seeds)
+    stop = threading.Event()
+
+    def on_interrupt(number: int, frame: FrameType | None) -> None:
+        if stop.is_set():  # a second Ctrl-C does not wait
+            raise KeyboardInterrupt
+        stop.set()
+
+    previous = signal.signal(signal.SIGINT, on_interrupt)
+    try:
+        runs = train_seeds(problem, seeds, command.out, command.resume, make_reporter(config, command.quiet), stop)
+    finally:
+        signal.signal(signal.SIGINT, previous)
+    folder = runs[0].folder if len(runs) == 1 else runs[0].folder.parent
+    plot_curve(folder / "curve.png", [run.records for run in runs], title_of(config))
+    _summary(runs, folder)
+    if not all(run.finished for run in runs):
+        print(f"Interrupted. Go on with: fedpg train ... --out {folder} --resume", file=sys.stderr)
+        return 130
+    return 0
+
+
+def title_of(config: Config) -> str:
+    """A line for people: the task, the algorithm, the agents and what they do."""
+    agents = f"{config.agents} agents" if config.agents > 1 else "1 agent"
+    liars = f", {config.byzantine} Byzantine ({config.attack})" if config.byzantine else ""
+    return f"{config.task}: {config.algorithm}, {agents}{liars}"
+
+
+def _summary(runs: Sequence[Any], folder: Path) -> None:
+    config = runs[0].config
+    table = Table(title=title_of(config))
+    for name in (
+        "seed",
+        "return",
+        "trajectories",
+        "rounds",
+        "honest kept",
+        "Byzantine kept",
+        "R1 / R2 / nobody",
+        "seconds",
+        "steps/s",
+    ):
+        table.add_column(name, justify="right")
+    for run in runs:
+        table.add_row(*_summary_row(run))
+    Console(width=None if sys.stdout.isatty() else 120).print(table)
+    print(f"return: greedy, mean of {config.test_episodes} episodes, after the last round. Everything is in {folder}")
+
+
+def _summary_row(run: Any) -> list[str]:
+    records, config = run.records, run.config
+    honest = config.agents - config.byzantine
+    if not len(records):
+        return [
+            str(run.seed),
+            f"{records.test_returns[-1]:.0f}",
+            "0",
+            "0",
+            "",
+            "",
+            "",
+            f"{run.seconds:.1f}",
+            "",
+        ]
+    kept, let_in = records.accepted()
+    rules = [int((records.columns["rule"] == rule).sum()) for rule in (1, 2, 0)]
+    return [
+        str(run.seed),
+        f"{records.test_returns[-1]:.0f}",
+        str(records.trajectories[-1]),
+        str(len(records)),
+        f"{kept.mean() / honest:.0%}",
+        f"{let_in.mean() / config.byzantine:.0%}" if config.byzantine else "",
+        " / ".join(map(str, rules)) if config.filter != "mean" else "no filter",
+        f"{run.seconds:.1f}",
+        f"{float(records.steps) / float(records.columns['seconds'].sum()):,.0f}",
+    ]
+
+
+def _evaluate(command: Evaluate) -> int:
+    import jax
+
+    from fedpg.training.rounds import make_evaluator
+
+    _positive("episodes", command.episodes)
+    problem, params = _load(command.run)
+    returns = make_evaluator(problem, command.episodes)(params, jax.random.key(command.seed)).returns
+    mean, std = float(returns.mean()), float(returns.std())
+    error = std / command.episodes**0.5
+    table = Table(title=f"{problem.config.task}: greedy policy of {command.run}")
+    cells = {
+        "episodes": f"{command.episodes}",
+        "mean return": f"{mean:.1f} ± {error:.1f}",
+        "std": f"{std:.1f}",
+        "worst": f"{float(returns.min()):.1f}",
+        "best": f"{float(returns.max()):.1f}",
+    }
+    for name in cells:
+        table.add_column(name, justify="right")
+    table.add_row(*cells.values())
+    Console().print(table)
+    return 0
+
+
+def _play(command: Play) -> int:
+    from fedpg.play import render
+
+    _positive("episodes", command.episodes)
+    problem, params = _load(command.run)
+    returns = render(problem, params, command.out, command.episodes, command.seed)
+    print(f"{command.out}: {len(returns)} episode(s), return {', '.join(f'{r:.0f}' for r in returns)}")
+    return 0
+
+
+def _bench(command: Bench) -> int:
+    from fedpg.bench import bench
+
+    bench(quick=command.quick)
+    return 0
+
+
+def _load(path: Path) -> tuple[Any, Any]:
+    """The problem and the parameters of a run folder or a policy file."""
+    from fedpg.agents import make_problem
+    from fedpg.training.checkpoint import load_policy, policy_config
+
+    file = path / "policy.safetensors" if path.is_dir() else path
+    # How the agents attacked is of no concern here, and may be code that this machine does not have.
+    config = dataclasses.replace(policy_config(file), byzantine=0, attack="random-noise", attack_options=())
+    problem = make_problem(config)
+    return problem, load_policy(file, problem)
+
+
+def _positive(name: str, value: int) -> None:
+    if value < 1:
+        raise ConfigError(f"{name} must be 1 or more, not {value}")
+
+
+COMMANDS: dict[str, tuple[Any, Callable[[Any], int]]] = {
+    "train": (Train, _train),
+    "evaluate": (Evaluate, _evaluate),
+    "play": (Play, _play),
+    "bench": (Bench, _bench),
+}
+
+if __name__ == "__main__":
+    sys.exit(main())
