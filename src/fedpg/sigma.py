@@ -34,7 +34,8 @@ def observe_spread(spread: Spread, influences: Array) -> Spread:
     gram = d @ d.T
     trace = jnp.trace(gram) / half
     square = (jnp.sum(gram**2) - jnp.sum(jnp.diag(gram) ** 2)) / (half * (half - 1))
-    return Spread(*(MEMORY * old + (1 - MEMORY) * new for old, new in zip(spread, (trace, square, 1.0), strict=True)))
+    new = Spread(trace, square, jnp.float32(1.0))
+    return Spread(*(MEMORY * a + (1 - MEMORY) * b for a, b in zip(spread, new, strict=True)))
 
 
 def auto_sigma(spread: Spread, agents: int, delta: float) -> Array:
