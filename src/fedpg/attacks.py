@@ -150,6 +150,8 @@ ATTACKS: dict[str, Callable[..., Attack]] = {
 
 def make_attack(config: Config) -> Attack:
     """The attack that the settings name: a built-in one, or a user's `package.module:function`."""
+    if ":" in config.attack and config.attack_options:
+        raise ConfigError("attack_options are for built-in attacks: give your own function its parameters yourself")
     if ":" in config.attack:
         return as_attack(import_object("attack", config.attack))
     if config.attack not in ATTACKS:

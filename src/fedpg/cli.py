@@ -15,7 +15,7 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from fedpg.config import TASKS, Config, ConfigError, defaults, unknown, validate
+from fedpg.config import Config, ConfigError, defaults, unknown, validate
 from fedpg.storage import StorageError
 
 USAGE = """\
@@ -136,10 +136,6 @@ def _defaults(command: str, arguments: list[str]) -> dict[str, Any]:
     first.add_argument("--preset", default="released")
     first.add_argument("--algorithm", default="fedpg-br")
     chosen, _ = first.parse_known_args(arguments)
-    if chosen.algorithm not in ("fedpg-br", "svrpg", "gpomdp"):
-        raise unknown("algorithm", chosen.algorithm, ("fedpg-br", "svrpg", "gpomdp"))
-    if chosen.task not in TASKS:
-        raise unknown("task", chosen.task, TASKS)
     return {"default": Train(defaults(chosen.task, chosen.preset, chosen.algorithm))}
 
 
@@ -160,13 +156,12 @@ def parse_seeds(text: str) -> list[int]:
 
 def _train(command: Train) -> int:
     from fedpg.agents import make_problem
-    from fedpg.aggregators import make_filter
     from fedpg.plots import plot_curve
+    from fedpg.summary import print_summary, title_of
     from fedpg.training import train_seeds
     from fedpg.training.progress import make_reporter
 
     config = validate(command.config)
-    make_filter(config)
     problem = make_problem(config)
     seeds = parse_seeds(command.seeds)
     stop = threading.Event()
@@ -183,69 +178,11 @@ def _train(command: Train) -> int:
         signal.signal(signal.SIGINT, previous)
     folder = runs[0].folder if len(runs) == 1 else runs[0].folder.parent
     plot_curve(folder / "curve.png", [run.records for run in runs], title_of(config))
-    _summary(runs, folder)
+    print_summary(runs, folder)
     if not all(run.finished for run in runs):
         print(f"Interrupted. Go on with: fedpg train ... --out {folder} --resume", file=sys.stderr)
         return 130
     return 0
-
-
-def title_of(config: Config) -> str:
-    """A line for people: the task, the algorithm, the agents and what they do."""
-    agents = f"{config.agents} agents" if config.agents > 1 else "1 agent"
-    liars = f", {config.byzantine} Byzantine ({config.attack})" if config.byzantine else ""
-    return f"{config.task}: {config.algorithm}, {agents}{liars}"
-
-
-def _summary(runs: Sequence[Any], folder: Path) -> None:
-    config = runs[0].config
-    table = Table(title=title_of(config))
-    for name in (
-        "seed",
-        "return",
-        "trajectories",
-        "rounds",
-        "honest kept",
-        "Byzantine kept",
-        "R1 / R2 / nobody",
-        "seconds",
-        "steps/s",
-    ):
-        table.add_column(name, justify="right")
-    for run in runs:
-        table.add_row(*_summary_row(run))
-    Console(width=None if sys.stdout.isatty() else 120).print(table)
-    print(f"return: greedy, mean of {config.test_episodes} episodes, after the last round. Everything is in {folder}")
-
-
-def _summary_row(run: Any) -> list[str]:
-    records, config = run.records, run.config
-    honest = config.agents - config.byzantine
-    if not len(records):
-        return [
-            str(run.seed),
-            f"{records.test_returns[-1]:.0f}",
-            "0",
-            "0",
-            "",
-            "",
-            "",
-            f"{run.seconds:.1f}",
-            "",
-        ]
-    kept, let_in = records.accepted()
-    rules = [int((records.columns["rule"] == rule).sum()) for rule in (1, 2, 0)]
-    return [
-        str(run.seed),
-        f"{records.test_returns[-1]:.0f}",
-        str(records.trajectories[-1]),
-        str(len(records)),
-        f"{kept.mean() / honest:.0%}",
-        f"{let_in.mean() / config.byzantine:.0%}" if config.byzantine else "",
-        " / ".join(map(str, rules)) if config.filter != "mean" else "no filter",
-        f"{run.seconds:.1f}",
-        f"{float(records.steps) / float(records.columns['seconds'].sum()):,.0f}",
-    ]
 
 
 def _evaluate(command: Evaluate) -> int:

@@ -176,6 +176,8 @@ def defaults(
     """As `make_config`, without the check of the numbers."""
     if preset not in PRESETS:
         raise unknown("preset", preset, PRESETS)
+    if algorithm not in get_args(AlgorithmName):
+        raise unknown("algorithm", algorithm, get_args(AlgorithmName))
     names = {f.name for f in dataclasses.fields(Config)}
     for name in overrides:
         if name not in names:

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedpg.agents import Problem, make_problem
+from fedpg.aggregators import make_filter
 from fedpg.algorithms import State, first_state
 from fedpg.attacks import as_attack
 from fedpg.config import Config, ConfigError, defaults, validate
@@ -95,6 +96,7 @@ def train_seeds(
     One seed lives in the folder itself, several in `seed-0`, `seed-1`, ... of it.
     """
     reporter, stop = reporter or Silent(), stop or threading.Event()
+    make_filter(problem.config)  # an unknown name is an error before there is a folder
     if len(set(seeds)) != len(seeds) or not seeds or any(not 0 <= seed < 2**32 for seed in seeds):
         raise ConfigError(f"seeds must be different whole numbers from 0 to 2^32 - 1, not {list(seeds)}")
     folder = new_folder(problem.config) if out is None else Path(out)

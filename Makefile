@@ -1,0 +1,35 @@
+# Two commands on a fresh machine: `make demo` and `make test`. Each makes its own virtual environment in .venv.
+PYTHON ?= python3
+BIN := .venv/bin
+INSTALLED := .venv/installed
+
+.PHONY: demo test lint study bench clean
+
+demo: $(INSTALLED)  ## ten agents, three of them Byzantine, learn CartPole
+	@folder=runs/demo-$$(date +%Y%m%d-%H%M%S) && \
+	$(BIN)/fedpg train --agents 10 --byzantine 3 --attack sign-flipping --out $$folder && \
+	$(BIN)/fedpg play $$folder --out $$folder/play.gif && \
+	echo "Look at $$folder/curve.png and $$folder/play.gif"
+
+test: $(INSTALLED)  ## all tests
+	$(BIN)/pytest
+
+lint: $(INSTALLED)  ## style and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+study: $(INSTALLED)  ## the learning table, docs/learning.md: about ten minutes
+	$(BIN)/python studies/learning.py
+
+bench: $(INSTALLED)  ## the speed of this machine
+	$(BIN)/fedpg bench
+
+$(INSTALLED): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "fedpg needs Python 3.11 or newer; try: make PYTHON=python3.12 ...")'
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+clean:  ## the virtual environment and the caches, not the runs
+	rm -rf .venv build src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,87 @@
+"""What a run came to, in words and tables, from records only."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from fedpg.config import Config
+from fedpg.training import Run
+
+
+def title_of(config: Config) -> str:
+    """A line for people: the task, the algorithm, the agents and what they do."""
+    agents = f"{config.agents} agents" if config.agents > 1 else "1 agent"
+    liars = f", {config.byzantine} Byzantine ({config.attack})" if config.byzantine else ""
+    return f"{config.task}: {config.algorithm}, {agents}{liars}"
+
+
+def print_summary(runs: Sequence[Run], folder: Path) -> None:
+    """A row per seed, and for several seeds their mean along the way."""
+    config = runs[0].config
+    table = Table(title=title_of(config))
+    for name in (
+        "seed",
+        "return",
+        "trajectories",
+        "rounds",
+        "honest kept",
+        "Byzantine kept",
+        "R1 / R2 / nobody",
+        "seconds",
+        "steps/s",
+    ):
+        table.add_column(name, justify="right")
+    for run in runs:
+        table.add_row(*_summary_row(run))
+    console = Console(width=None if sys.stdout.isatty() else 120)
+    console.print(table)
+    print(f"return: greedy, mean of {config.test_episodes} episodes, after the last round. Everything is in {folder}")
+    if len(runs) > 1:
+        console.print(_means(runs))
+
+
+def _means(runs: Sequence[Run]) -> Table:
+    """The mean return over the seeds, with its standard error, along the way."""
+    table = Table(title=f"Mean of {len(runs)} seeds ± standard error, at so many trajectories")
+    cells = []
+    for at in (250, 500, 1000, 2000, 3000, 5000, 10_000):
+        if at <= min(run.records.trajectories[-1] for run in runs):
+            returns = np.array([run.records.return_at(at) for run in runs])
+            table.add_column(str(at), justify="right")
+            cells.append(f"{returns.mean():.0f} ± {returns.std(ddof=1) / len(runs) ** 0.5:.0f}")
+    table.add_row(*cells)
+    return table
+
+
+def _summary_row(run: Run) -> list[str]:
+    records, config = run.records, run.config
+    honest = config.agents - config.byzantine
+    if not len(records):
+        return [
+            str(run.seed),
+            f"{records.test_returns[-1]:.0f}",
+            "0",
+            "0",
+            "",
+            "",
+            "",
+            f"{run.seconds:.1f}",
+            "",
+        ]
+    kept, let_in = records.accepted()
+    rules = [int((records.columns["rule"] == rule).sum()) for rule in (1, 2, 0)]
+    return [
+        str(run.seed),
+        f"{records.test_returns[-1]:.0f}",
+        str(records.trajectories[-1]),
+        str(len(records)),
+        f"{kept.mean() / honest:.0%}",
+        f"{let_in.mean() / config.byzantine:.0%}" if config.byzantine else "",
+        " / ".join(map(str, rules)) if config.filter != "mean" else "no filter",
+        f"{run.seconds:.1f}",
+        f"{float(records.steps) / float(records.columns['seconds'].sum()):,.0f}",
+    ]
