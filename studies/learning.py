@@ -4,6 +4,7 @@ make study                     # all rows, writes docs/learning.md
 python studies/learning.py honest sign     # only the rows with these words in their name
 """
 
+import itertools
 import sys
 import tempfile
 import time
@@ -20,7 +21,11 @@ AT = (500, 1000, 2000, 5000)
 LAST = 20
 ATTACKS = ("random-noise", "random-action", "sign-flipping", "fedpg-attack", "variance-attack")
 MORE_ATTACKS = ("zero-gradient", "reward-flipping", "shuffled-rewards")
-PRESETS = {"released": {}, "released, sigma auto": {"sigma": "auto"}, "paper": {"preset": "paper"}}
+PRESETS = {
+    "paper": {},
+    "released": {"preset": "released"},
+    "released, sigma auto": {"preset": "released", "sigma": "auto"},
+}
 
 
 def rows() -> dict[str, tuple[dict, dict[int, float]]]:
@@ -35,11 +40,12 @@ def rows() -> dict[str, tuple[dict, dict[int, float]]]:
             lies = {"agents": 10, "byzantine": 3, "attack": attack, "attack_form": "figures"}
             bars = {1000: 350, 2000: 430} if attack == "fedpg-attack" else {1000: 400, 2000: 460}
             table[f"{preset}: K=10, 3 {attack}"] = (settings | lies, bars if attack in ATTACKS else {})
-    for algorithm in ("gpomdp", "svrpg"):
-        alone = {"algorithm": algorithm, "agents": 1}
-        lies = {"algorithm": algorithm, "agents": 10, "byzantine": 3, "attack": "sign-flipping"}
-        table[f"released: {algorithm} K=1"] = (alone, {})
-        table[f"released: {algorithm} K=10, 3 sign-flipping"] = (lies, dict.fromkeys(AT, -50))
+    for preset, algorithm in itertools.product(("paper", "released"), ("gpomdp", "svrpg")):
+        alone = {"preset": preset, "algorithm": algorithm, "agents": 1}
+        lies = alone | {"agents": 10, "byzantine": 3, "attack": "sign-flipping"}
+        table[f"{preset}: {algorithm} K=1"] = (alone, {})
+        bars = dict.fromkeys(AT, -50) if algorithm == "gpomdp" else {}
+        table[f"{preset}: {algorithm} K=10, 3 sign-flipping"] = (lies, bars)
     return table
 
 

@@ -1,5 +1,6 @@
 """A cohort of agents answers a broadcast: parameters in, [K, D] gradients out. K = 1 at a site, the same code."""
 
+import functools
 from typing import NamedTuple
 
 import jax
@@ -100,44 +101,55 @@ def answer(
 
     `own` are episodes of the server itself, rolled out in the same batch because that costs next to nothing.
     """
-    count = agents.shape[0]
     attacking = byzantine & (broadcast.round >= problem.config.attack_start)
-    size = min(count, max(1, MAX_LANES // problem.config.batch[1]))  # agents at a time
-    chunks = -(-count // size)
-    if chunks == 1:
-        gradients, returns, steps, own_trajectories = _cohort(problem, broadcast, agents, attacking, own)
-    else:
-        padding = chunks * size - count  # beyond the last agent: number -1, empty lanes
-        numbers = jnp.concatenate([agents, jnp.full((padding,), -1, agents.dtype)]).reshape(chunks, size)
-        flags = jnp.concatenate([attacking, jnp.zeros((padding,), bool)]).reshape(chunks, size)
-        chunk = jax.lax.map(lambda x: _cohort(problem, broadcast, x[0], x[1], None)[:3], (numbers, flags))
-        gradients, returns, steps = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[:count], chunk)
-        own_trajectories = None if own is None else _roll(problem, problem.policy.unravel(broadcast.theta), own)
+    widths = lane_widths(*problem.config.batch)
+    branches = [functools.partial(_cohort, problem, broadcast, agents, attacking, own, width) for width in widths]
+    which = jnp.searchsorted(jnp.array(widths), broadcast.batch)
+    gradients, returns, steps, own_trajectories = jax.lax.switch(which, branches)
     sent = _messages(problem, broadcast, gradients, attacking)
     return Answers(sent, returns, steps), own_trajectories
 
 
+def lane_widths(low: int, high: int) -> tuple[int, ...]:
+    """The numbers of lanes per agent that are compiled, so that a small B_t does not pay for the largest."""
+    return tuple(sorted({high, low + 2 * (high - low) // 3, low + (high - low) // 3}))
+
+
 def _cohort(
-    problem: Problem, broadcast: Broadcast, agents: Array, attacking: Array, own: Lanes | None
+    problem: Problem, broadcast: Broadcast, agents: Array, attacking: Array, own: Lanes | None, width: int
 ) -> tuple[Array, Array, Array, Trajectories | None]:
-    """Honest work: trajectories and gradients (and dishonest actions and rewards, where the attack has those)."""
-    most = problem.config.batch[1]
+    """The work of all agents, as many at a time as MAX_LANES allows."""
+    count = agents.shape[0]
+    size = min(count, max(1, MAX_LANES // width))
+    chunks = -(-count // size)
+    if chunks == 1:
+        return _work(problem, broadcast, agents, attacking, own, width)
+    padding = chunks * size - count  # beyond the last agent: number -1, empty lanes
+    numbers = jnp.concatenate([agents, jnp.full((padding,), -1, agents.dtype)]).reshape(chunks, size)
+    flags = jnp.concatenate([attacking, jnp.zeros((padding,), bool)]).reshape(chunks, size)
+    chunk = jax.lax.map(lambda x: _work(problem, broadcast, x[0], x[1], None, width)[:3], (numbers, flags))
+    gradients, returns, steps = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[:count], chunk)
+    params = problem.policy.unravel(broadcast.theta)
+    return gradients, returns, steps, None if own is None else _roll(problem, params, own)
+
+
+def _work(
+    problem: Problem, broadcast: Broadcast, agents: Array, attacking: Array, own: Lanes | None, width: int
+) -> tuple[Array, Array, Array, Trajectories | None]:
+    """Trajectories and gradients, with dishonest actions and rewards where the attack has those."""
     count = agents.shape[0]
     params = problem.policy.unravel(broadcast.theta)
-    cohort = agent_lanes(problem, broadcast, agents, attacking)
+    cohort = agent_lanes(problem, broadcast, agents, attacking, width)
     everyone = _roll(problem, params, cohort if own is None else join(cohort, own))
-    shape = lambda x: x[..., : count * most].reshape(*x.shape[:-1], count, most)  # noqa: E731
+    shape = lambda x: x[..., : count * width].reshape(*x.shape[:-1], count, width)  # noqa: E731
     trajectories = jax.tree.map(shape, everyone)  # [..., K, B]
-    own_trajectories = None if own is None else jax.tree.map(lambda x: x[..., count * most :], everyone)
+    own_trajectories = None if own is None else jax.tree.map(lambda x: x[..., count * width :], everyone)
 
+    learnt_from = trajectories
     if problem.attack.rewards is not None:
-        believe = problem.attack.rewards
         keys = jax.vmap(lambda a: jax.random.fold_in(stream(broadcast.key, "rewards"), a))(agents)
-        believed = jax.vmap(believe, in_axes=(0, -2), out_axes=-2)(keys, trajectories)
-        mixed = jnp.where(attacking[:, None], believed, trajectories.rewards)
-        learnt_from = trajectories._replace(rewards=mixed)
-    else:
-        learnt_from = trajectories
+        believed = jax.vmap(problem.attack.rewards, in_axes=(0, -2), out_axes=-2)(keys, trajectories)
+        learnt_from = trajectories._replace(rewards=jnp.where(attacking[:, None], believed, trajectories.rewards))
     # The weights of all agents at once (a scan over time), the gradients agent by agent (each fits the cache).
     weights = problem.estimator.weights(learnt_from)  # [T, K, B]
 
@@ -153,17 +165,16 @@ def _cohort(
     return gradients, returns, jnp.sum(trajectories.lengths, axis=-1), own_trajectories
 
 
-def agent_lanes(problem: Problem, broadcast: Broadcast, agents: Array, attacking: Array) -> Lanes:
-    """One lane per agent and episode, [K * B] of them; key by (seed, round, agent, episode)."""
-    most = problem.config.batch[1]
+def agent_lanes(problem: Problem, broadcast: Broadcast, agents: Array, attacking: Array, width: int) -> Lanes:
+    """`width` lanes per agent, the first B_t of them used; key by (seed, round, agent, episode)."""
     key = stream(broadcast.key, "agent")
-    keys = jax.vmap(lambda a: episode_keys(jax.random.fold_in(key, a), most))(agents)  # [K, B]
-    wanted = (jnp.arange(most) < broadcast.batch) & (agents >= 0)[:, None]
+    keys = jax.vmap(lambda a: episode_keys(jax.random.fold_in(key, a), width))(agents)  # [K, width]
+    wanted = (jnp.arange(width) < broadcast.batch) & (agents >= 0)[:, None]
     return Lanes(
         keys=keys.reshape(-1),
         horizon=jnp.where(wanted, problem.steps, 0).reshape(-1),
-        greedy=jnp.zeros(agents.shape[0] * most, dtype=bool),
-        byzantine=jnp.repeat(attacking, most),
+        greedy=jnp.zeros(agents.shape[0] * width, dtype=bool),
+        byzantine=jnp.repeat(attacking, width),
     )
 
 

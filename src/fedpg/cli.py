@@ -44,7 +44,7 @@ class Train:
 
     Examples:
       fedpg train --byzantine 3 --attack sign-flipping
-      fedpg train --preset paper --seeds 0:10 --out runs/paper
+      fedpg train --preset released --seeds 0:10 --out runs/released
       fedpg train --attack my_package.my_module:my_attack --byzantine 3
     """
 
@@ -133,7 +133,7 @@ def _defaults(command: str, arguments: list[str]) -> dict[str, Any]:
         return {}
     first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     first.add_argument("--task", default="CartPole-v1")
-    first.add_argument("--preset", default="released")
+    first.add_argument("--preset", default="paper")
     first.add_argument("--algorithm", default="fedpg-br")
     chosen, _ = first.parse_known_args(arguments)
     return {"default": Train(defaults(chosen.task, chosen.preset, chosen.algorithm))}
@@ -171,11 +171,12 @@ def _train(command: Train) -> int:
             raise KeyboardInterrupt
         stop.set()
 
-    previous = signal.signal(signal.SIGINT, on_interrupt)
+    previous = {number: signal.signal(number, on_interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         runs = train_seeds(problem, seeds, command.out, command.resume, make_reporter(config, command.quiet), stop)
     finally:
-        signal.signal(signal.SIGINT, previous)
+        for number, handler in previous.items():
+            signal.signal(number, handler)
     folder = runs[0].folder if len(runs) == 1 else runs[0].folder.parent
     plot_curve(folder / "curve.png", [run.records for run in runs], title_of(config))
     print_summary(runs, folder)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-PresetName = Literal["released", "paper"]
+PresetName = Literal["paper", "released"]
 AlgorithmName = Literal["fedpg-br", "svrpg", "gpomdp"]
 
 
@@ -18,8 +18,8 @@ class ConfigError(ValueError):
 def unknown(kind: str, name: str, known: Iterable[str]) -> ConfigError:
     """The error for a name that nobody registered, with the nearest ones that somebody did."""
     known = sorted(known)
-    near = difflib.get_close_matches(name.lower(), [k.lower() for k in known], n=3, cutoff=0.4)
-    near = [k for k in known if k.lower() in near]
+    lower = {k.lower(): k for k in known}
+    near = [lower[k] for k in difflib.get_close_matches(name.lower(), lower, n=3, cutoff=0.5)]
     hint = f"did you mean {' or '.join(near)}? " if near else ""
     return ConfigError(f"unknown {kind} {name!r}: {hint}The {kind}s are {', '.join(known)}.")
 
@@ -30,8 +30,8 @@ class Config:
 
     task: str = "CartPole-v1"
     """The task, by its Gymnasium id."""
-    preset: PresetName = "released"
-    """Where the defaults come from: `released` (what made the paper's figures) or `paper` (the text)."""
+    preset: PresetName = "paper"
+    """Where the defaults come from: `paper` (its text) or `released` (what made its figures)."""
     algorithm: AlgorithmName = "fedpg-br"
     """`fedpg-br` (Algorithm 1), `svrpg` (Algorithm 5) or `gpomdp` (Algorithm 4)."""
 
@@ -41,8 +41,8 @@ class Config:
     """How many of the agents are Byzantine (the last ones)."""
     attack: str = "random-noise"
     """What Byzantine agents do: a built-in attack or fault, or `package.module:function`."""
-    attack_form: Literal["figures", "text"] = "figures"
-    """The attack as the paper's figures used it, or as its text defines it."""
+    attack_form: Literal["text", "figures"] = "text"
+    """The attack as the paper's text defines it, or as its figures used it."""
     attack_options: tuple[str, ...] = ()
     """Parameters of the attack, as `name=value` (for example `scale=4`)."""
     attack_start: int = 1
@@ -50,32 +50,32 @@ class Config:
 
     filter: str = "fedpg"
     """`fedpg` (Algorithm 1.1), `majority` (its set S itself) or `mean` (no filter)."""
-    alpha: float = 0.4
+    alpha: float = 0.3
     """The share of Byzantine agents that the filter reckons with, below 0.5."""
-    sigma: float | Literal["auto"] = 0.06
+    sigma: float | Literal["auto"] = "auto"
     """The bound on the deviation of one trajectory's gradient; `auto`: the server estimates it."""
     delta: float = 0.6
     """The probability with which rule R1 may fail."""
-    nobody: Literal["skip", "server"] = "server"
+    nobody: Literal["skip", "server"] = "skip"
     """If the filter accepts nobody: `skip` the round, or step on the `server`'s own gradients."""
 
     batch: tuple[int, int] = (12, 20)
     """B: the trajectories per agent and round are drawn from this range, ends included."""
     minibatch: int = 4
     """b: the trajectories of the server per inner step."""
-    inner_law: Literal["fixed", "geometric-from-0", "geometric-from-1"] = "geometric-from-1"
+    inner_law: Literal["fixed", "geometric-from-0", "geometric-from-1"] = "geometric-from-0"
     """N, the inner steps per round: fixed, or geometric with mean B/b (from 0) or B/b + 1 (from 1)."""
     inner_steps: int = 3
     """N, where it is fixed."""
-    ratio_bound: float = 0.005
+    ratio_bound: float = math.inf
     """The inner loop stops before a step whose mean importance ratio is further than this from 1."""
 
-    estimator: Literal["standardised", "gpomdp", "reinforce"] = "standardised"
+    estimator: Literal["gpomdp", "reinforce", "standardised"] = "gpomdp"
     """The gradient of a trajectory: GPOMDP or REINFORCE (the text), or standardised GPOMDP (the figures)."""
-    baseline: Literal["leave-one-out", "none"] = "none"
+    baseline: Literal["leave-one-out", "none"] = "leave-one-out"
     """C_b: the mean over the batch's other trajectories, or zero."""
-    importance: Literal["step", "decision", "trajectory"] = "step"
-    """One importance weight per time step, per decision (cumulative) or per trajectory."""
+    importance: Literal["trajectory", "decision", "step"] = "trajectory"
+    """One importance weight per trajectory, per decision (cumulative) or per time step."""
 
     optimizer: Literal["adam", "sgd"] = "adam"
     """The server's optimiser; one state through all rounds and inner steps."""
@@ -94,8 +94,8 @@ class Config:
     """The sizes of the policy's hidden layers."""
     activation: Literal["relu", "tanh"] = "relu"
     """The activation of the hidden layers."""
-    gaussian: Literal["released", "paper"] = "released"
-    """For box actions: std from a second head (released) or one trained log-std per action (paper)."""
+    gaussian: Literal["paper", "released"] = "paper"
+    """For box actions: one trained log-std per action (paper) or std from a second head (released)."""
 
     trajectories: int = 5000
     """The run ends when this many trajectories, as the paper counts them, have been sampled."""
@@ -130,17 +130,6 @@ TASKS: dict[str, dict[str, Any]] = {
 
 # The two readings of the paper: its text, and the experiments behind its figures.
 PRESETS: dict[str, dict[str, Any]] = {
-    "released": {
-        "attack_form": "figures",
-        "alpha": 0.4,
-        "nobody": "server",
-        "inner_law": "geometric-from-1",
-        "ratio_bound": 0.005,
-        "estimator": "standardised",
-        "baseline": "none",
-        "importance": "step",
-        "gaussian": "released",
-    },
     "paper": {
         "attack_form": "text",
         "alpha": 0.3,
@@ -154,12 +143,23 @@ PRESETS: dict[str, dict[str, Any]] = {
         "importance": "trajectory",
         "gaussian": "paper",
     },
+    "released": {
+        "attack_form": "figures",
+        "alpha": 0.4,
+        "nobody": "server",
+        "inner_law": "geometric-from-1",
+        "ratio_bound": 0.005,
+        "estimator": "standardised",
+        "baseline": "none",
+        "importance": "step",
+        "gaussian": "released",
+    },
 }
 
 
 def make_config(
     task: str = "CartPole-v1",
-    preset: PresetName = "released",
+    preset: PresetName = "paper",
     algorithm: AlgorithmName = "fedpg-br",
     **overrides: Any,
 ) -> Config:
@@ -169,7 +169,7 @@ def make_config(
 
 def defaults(
     task: str = "CartPole-v1",
-    preset: PresetName = "released",
+    preset: PresetName = "paper",
     algorithm: AlgorithmName = "fedpg-br",
     **overrides: Any,
 ) -> Config:

@@ -75,13 +75,21 @@ def standardised_weights(trajectories: Trajectories, gamma: float) -> Array:
 
 
 def _reward_to_go(rewards: Array, gamma: float) -> Array:
-    """sum_{h >= t} gamma^(h - t) r_h.  [T, B]"""
+    """sum_{h >= t} gamma^(h - t) r_h, block by block: a small matrix within, a scan over the blocks.  [T, B]"""
+    steps, rest = rewards.shape[0], rewards.shape[1:]
+    padded = jnp.concatenate([rewards, jnp.zeros((-steps % BLOCK, *rest))])
+    blocks = padded.reshape(-1, BLOCK, *rest)  # [T / BLOCK, BLOCK, B]
+    i = jnp.arange(BLOCK)
+    ahead = i[None, :] - i[:, None]
+    powers = jnp.where(ahead >= 0, gamma ** jnp.maximum(ahead, 0), 0.0)  # [BLOCK, BLOCK]
+    within = jnp.einsum("th,nh...->nt...", powers, blocks)
 
-    def back(later: Array, reward: Array) -> tuple[Array, Array]:
-        now = reward + gamma * later
-        return now, now
+    def back(later: Array, first: Array) -> tuple[Array, Array]:
+        return first + gamma**BLOCK * later, later
 
-    return jax.lax.scan(back, jnp.zeros(rewards.shape[1:]), rewards, reverse=True, unroll=10)[1]
+    later = jax.lax.scan(back, jnp.zeros(rest), within[:, 0], reverse=True)[1]  # to go at the next block's start
+    reach = (gamma ** (BLOCK - i)).reshape(BLOCK, *(1,) * len(rest))
+    return (within + reach * later[:, None]).reshape(padded.shape)[:steps]
 
 
 def log_probs(policy: Policy, params: Params, trajectories: Trajectories) -> Array:
@@ -117,7 +125,9 @@ def weighted_score(policy: Policy, params: Params, trajectories: Trajectories, w
 
 def _block_size(steps: int, episodes: int) -> int:
     """The steps that are differentiated at once: about 2000 over all episodes, which fit the cache."""
-    blocks = steps // BLOCK
+    blocks, rest = divmod(steps, BLOCK)
+    if rest:  # not from a rollout, which pads to whole blocks
+        return steps
     fitting = [n for n in range(1, blocks + 1) if blocks % n == 0 and n * BLOCK * episodes <= 2048]
     return BLOCK * max(fitting, default=1)
 

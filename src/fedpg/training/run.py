@@ -61,7 +61,7 @@ class Run(NamedTuple):
 def train(
     task: str = "CartPole-v1",
     *,
-    preset: Any = "released",
+    preset: Any = "paper",
     algorithm: Any = "fedpg-br",
     attack: Any = "random-noise",
     seed: int = 0,
