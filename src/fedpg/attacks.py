@@ -34,13 +34,18 @@ class Attack(NamedTuple):
 
 
 def random_noise(form: str, scale: float = 3.0) -> Attack:
-    """RN. Text: a random vector (standard normal). Figures: mu + scale (max mu - min mu) U(-1, 1) per tensor."""
+    """RN: a random vector (text), or the gradient with random noise added (figures).
+
+    Text: scale rms(mu) N(0, 1); the paper leaves its size open, so it is tied to the agent's own gradient.
+    Figures: mu + scale (max mu - min mu) U(-1, 1), tensor by tensor.
+    """
 
     def message(key: Array, gradients: Array, byzantine: Array, tensors: tuple[slice, ...]) -> Array:
         if form == "text":
-            return jax.random.normal(key, gradients.shape)
+            rms = jnp.sqrt(jnp.mean(gradients**2, axis=1, keepdims=True))
+            return scale * rms * jax.random.normal(key, gradients.shape)
         noise = jax.random.uniform(key, gradients.shape, minval=-1.0, maxval=1.0)
-        spans = [jnp.ptp(gradients[:, t], axis=1, keepdims=True) * jnp.ones((1, t.stop - t.start)) for t in tensors]
+        spans = [jnp.broadcast_to(jnp.ptp(gradients[:, t], axis=1, keepdims=True), noise[:, t].shape) for t in tensors]
         return gradients + scale * jnp.concatenate(spans, axis=1) * noise
 
     return Attack(message=message)
