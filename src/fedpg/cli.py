@@ -2,6 +2,7 @@
 
 import argparse
 import dataclasses
+import inspect
 import signal
 import sys
 import threading
@@ -121,7 +122,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if name not in COMMANDS:
             raise unknown("command", name, COMMANDS)
         kind, run = COMMANDS[name]
-        return run(tyro.cli(kind, prog=f"fedpg {name}", args=rest, **_defaults(name, rest)))
+        options: dict[str, Any] = {"prog": f"fedpg {name}", "description": inspect.getdoc(kind), "args": rest}
+        return run(tyro.cli(kind, config=(tyro.conf.FlagCreatePairsOff,), **options, **_defaults(name, rest)))
     except (ConfigError, StorageError) as error:
         print(f"fedpg: {error}", file=sys.stderr)
         return 2

@@ -40,7 +40,9 @@ class Config:
     byzantine: int = 0
     """How many of the agents are Byzantine (the last ones)."""
     attack: str = "random-noise"
-    """What Byzantine agents do: a built-in attack or fault, or `package.module:function`."""
+    """What Byzantine agents do. Attacks: random-noise, random-action, sign-flipping, fedpg-attack, variance-attack,
+    zero-gradient, reward-flipping, shuffled-rewards. Faults: nan, infinity, wrong-length, silence. Or your own
+    function, `package.module:function`."""
     attack_form: Literal["text", "figures"] = "text"
     """The attack as the paper's text defines it, or as its figures used it."""
     attack_options: tuple[str, ...] = ()
