@@ -1,0 +1,79 @@
+"""A tiny federation for the tests that train, compiled once for all of them."""
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import pytest
+
+import fedpg.training.run
+from fedpg import Config, make_config
+from fedpg.agents import Problem, make_problem
+from fedpg.training.rounds import Advance, compile_rounds
+
+TINY: dict[str, Any] = {
+    "agents": 4,
+    "byzantine": 1,
+    "attack": "sign-flipping",
+    "batch": (4, 5),
+    "minibatch": 2,
+    "horizon": 40,
+    "test_horizon": 40,
+    "test_episodes": 3,
+    "hidden": (8,),
+    "trajectories": 60,
+}
+
+
+@pytest.fixture(scope="session")
+def tiny() -> Callable[..., Problem]:
+    """Makes the tiny problem, with other settings instead."""
+    return lambda **settings: make_problem(make_config(**(TINY | settings)))
+
+
+@pytest.fixture(scope="session")
+def compiled() -> Iterator[Callable[[Problem], Advance]]:
+    """`compile_rounds`, here and in training, but once per problem: compiling takes longer than the tests."""
+    known: dict[Any, Advance] = {}
+
+    def once(problem: Problem) -> Advance:
+        # The length of a run is an argument of the compiled function. A function of the user's has no name of its own.
+        settings = dataclasses.replace(problem.config, trajectories=1)
+        own = problem.attack if ":" in problem.config.attack else None
+        key = (settings, own, id(problem.environment), jax.config.read("jax_disable_most_optimizations"))
+        if key not in known:
+            known[key] = compile_rounds(problem)
+        return known[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fedpg.training.run, "compile_rounds", once)
+        yield once
+
+
+@pytest.fixture
+def compiled_fast() -> Iterator[None]:
+    """Compiles with less optimisation, in half the time: for what is compiled to be used in one test."""
+    before = jax.config.read("jax_disable_most_optimizations")
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", before)
+
+
+@pytest.fixture(scope="session")
+def as_options() -> Callable[[Config], list[str]]:
+    """The tiny settings, or others in their place, as words of the command line."""
+
+    def words(config: Config) -> list[str]:
+        values = {name: getattr(config, name) for name in TINY}
+        each = {f"--{k.replace('_', '-')}": v if isinstance(v, tuple) else (v,) for k, v in values.items()}
+        return [str(word) for option, value in each.items() for word in (option, *value)]
+
+    return words
+
+
+@pytest.fixture(scope="session")
+def content() -> Callable[[Path], dict[str, bytes]]:
+    """Reads all files below a folder, by their paths."""
+    return lambda folder: {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}

@@ -1,0 +1,190 @@
+"""Small tasks whose values are known, and what the tests do with them."""
+
+import functools
+import itertools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from gymnasium import spaces
+from jax import Array
+
+from fedpg import Attack, Environment
+from fedpg.agents import Answers, Broadcast, Problem, answer, make_problem
+from fedpg.algorithms import first_state
+from fedpg.config import make_config
+from fedpg.policies import Params, Policy, categorical_mlp
+from fedpg.trajectories import Trajectories
+
+# Most of the time of these tests would go into optimising code that runs once.
+quick_jit = functools.partial(
+    jax.jit, compiler_options={"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
+)
+
+BUFFER = 50  # gradients walk over buffers in blocks of this many steps
+
+# A task of 2 states and 2 actions over 3 steps. MOVES[s, a] are the probabilities of the next state 0, 1 and of the
+# end, so that trajectories differ in length; START those of the first state.
+HORIZON = 3
+START = np.array([0.6, 0.4])
+MOVES = np.array([[[0.5, 0.3, 0.2], [0.1, 0.9, 0.0]], [[0.25, 0.25, 0.5], [0.7, 0.2, 0.1]]])
+REWARDS = np.array([[1.0, -0.5], [2.0, 0.3]])
+GAMMA = 0.9
+
+
+class Path(NamedTuple):
+    """One trajectory of the task, with the part of its probability that is not the policy's."""
+
+    states: tuple[int, ...]
+    actions: tuple[int, ...]
+    probability: float
+
+
+def all_paths() -> list[Path]:
+    """Every trajectory that can happen."""
+
+    def extend(path: Path) -> list[Path]:
+        state = path.states[-1]
+        out = []
+        for action in (0, 1):
+            taken = path._replace(actions=(*path.actions, action))
+            if len(taken.actions) == HORIZON:
+                out.append(taken)
+                continue
+            *moves, end = MOVES[state, action]
+            if end > 0:
+                out.append(taken._replace(probability=taken.probability * end))
+            for after, chance in enumerate(moves):
+                out += extend(Path((*path.states, after), taken.actions, taken.probability * chance))
+        return out
+
+    return [path for s in (0, 1) for path in extend(Path((s,), (), float(START[s])))]
+
+
+def tiny_policy() -> Policy:
+    """A softmax policy with a hidden layer over the two states."""
+    return categorical_mlp(2, (3,), 2, "tanh")
+
+
+def two_parameters(policy: Policy) -> tuple[Array, Array]:
+    """theta_0 and another theta_n, far enough apart for importance weights to matter."""
+    theta_0 = 1.5 * policy.init(jax.random.key(3))
+    return theta_0, theta_0 + 0.7 * jax.random.normal(jax.random.key(4), theta_0.shape)
+
+
+def as_trajectories(paths: list[Path]) -> Trajectories:
+    """The paths side by side, padded."""
+    count = len(paths)
+    observations = np.zeros((2, BUFFER, count), np.float32)
+    actions = np.zeros((BUFFER, count), np.int32)
+    rewards = np.zeros((BUFFER, count), np.float32)
+    for i, path in enumerate(paths):
+        for t, (s, a) in enumerate(zip(path.states, path.actions, strict=True)):
+            observations[s, t, i] = 1.0
+            actions[t, i] = a
+            rewards[t, i] = REWARDS[s, a]
+    lengths = np.array([len(path.actions) for path in paths], np.int32)
+    return Trajectories(*(jnp.asarray(x) for x in (observations, actions, rewards, lengths)))
+
+
+def probabilities(policy: Policy, params: Params, paths: list[Path]) -> Array:
+    """p(tau | theta) of every path, multiplied out without the package's own sums.  [n]"""
+    table = jnp.stack([jnp.exp(policy.log_prob(params, jnp.eye(2), jnp.full(2, a))) for a in (0, 1)], axis=1)
+    # Index 2 stands for "already ended", where the policy has no say.
+    padded = jnp.ones((3, 3)).at[:2, :2].set(table)
+    states, actions = (np.full((HORIZON, len(paths)), 2) for _ in range(2))
+    for i, path in enumerate(paths):
+        states[: len(path.states), i], actions[: len(path.actions), i] = path.states, path.actions
+    outside = jnp.asarray([path.probability for path in paths], jnp.float32)
+    return outside * jnp.prod(padded[states, actions], axis=0)
+
+
+def exact_return(policy: Policy, theta: Array, paths: list[Path], gamma: float = GAMMA) -> Array:
+    """J(theta), by enumeration."""
+    returns = [
+        sum(gamma**t * REWARDS[s, a] for t, (s, a) in enumerate(zip(p.states, p.actions, strict=True))) for p in paths
+    ]
+    return probabilities(policy, policy.unravel(theta), paths) @ jnp.asarray(returns, jnp.float32)
+
+
+def exact_gradient(policy: Policy, theta: Array, paths: list[Path]) -> Array:
+    """grad J(theta), by differentiating the enumerated J."""
+    return jax.grad(lambda theta: exact_return(policy, theta, paths))(theta)
+
+
+def batches(trajectories: Trajectories, size: int) -> tuple[Trajectories, np.ndarray]:
+    """Every batch of `size` of the given trajectories, batches first, and which ones are in it [n, size]."""
+    members = np.array(list(itertools.product(range(trajectories.lengths.shape[0]), repeat=size)))
+    return chosen(trajectories, members), members
+
+
+def chosen(trajectories: Trajectories, members: np.ndarray) -> Trajectories:
+    """The batches [n, ..., B] with the given members [n, B]."""
+    return jax.tree.map(lambda x: jnp.moveaxis(x[..., members], -2, 0), trajectories)
+
+
+def tiny_environment() -> Environment:
+    """The same task to roll out; its chances are drawn at the start, so that a step is a pure function."""
+
+    def reset(key: Array) -> Any:
+        draws = jax.random.uniform(key, (HORIZON + 1,))
+        return {"state": (draws[0] >= START[0]).astype(jnp.int32), "step": jnp.int32(0), "draws": draws[1:]}
+
+    def step(state: Any, action: Array) -> Any:
+        moves = jnp.asarray(MOVES, jnp.float32)[state["state"], action]
+        after = jnp.sum(state["draws"][state["step"] % HORIZON] >= jnp.cumsum(moves)[:-1])
+        reward = jnp.asarray(REWARDS, jnp.float32)[state["state"], action]
+        moved = state | {"state": jnp.minimum(after, 1).astype(jnp.int32), "step": state["step"] + 1}
+        return moved, reward, after == 2
+
+    return Environment(
+        id="tiny",
+        reset=reset,
+        step=step,
+        observe=lambda state: jax.nn.one_hot(state["state"], 2),
+        observations=2,
+        actions=spaces.Discrete(2),
+        limit=HORIZON,
+    )
+
+
+TARGET = np.array([0.6, -0.4], np.float32)
+
+
+def reaching_environment(steps: int = 3) -> Environment:
+    """Choose a point: each step costs its squared distance to TARGET, so the best return is 0."""
+
+    def step(state: Array, action: Array) -> Any:
+        return state + 1, -jnp.sum((action - TARGET) ** 2), state + 1 >= steps
+
+    return Environment(
+        id="reaching",
+        reset=lambda key: jnp.int32(0),
+        step=step,
+        observe=lambda state: jnp.stack([jnp.float32(1.0), state / steps]),
+        observations=2,
+        actions=spaces.Box(-1.0, 1.0, (2,), np.float32),
+        limit=steps,
+    )
+
+
+def tiny_problem(attack: Attack | None = None, **settings: Any) -> Problem:
+    """The tiny task as a federation, small enough to be compiled quickly."""
+    small = {"hidden": (3,), "batch": (3, 3), "minibatch": 2, "discount": GAMMA, "test_episodes": 1, "sigma": 10.0}
+    return make_problem(make_config(**small | settings), environment=tiny_environment(), attack=attack)
+
+
+def broadcast(problem: Problem, round_: int = 1, batch: int | None = None, seed: int = 0) -> Broadcast:
+    """What the server would send first in that round."""
+    state = first_state(problem, seed)
+    b = problem.config.batch[1] if batch is None else batch
+    return Broadcast(state.theta, jnp.int32(round_), jnp.int32(b), jax.random.fold_in(state.key, round_))
+
+
+def answers(problem: Problem) -> Callable[[Broadcast], Answers]:
+    """A compiled round of the problem's own agents, the last ones Byzantine."""
+    agents = jnp.arange(problem.config.agents)
+    byzantine = agents >= problem.config.agents - problem.config.byzantine
+    return quick_jit(lambda message: answer(problem, message, agents, byzantine)[0])

@@ -1,0 +1,449 @@
+"""Filters: Algorithm 1.1 by hand and by brute force, its guarantee, and who counts."""
+
+import functools
+import math
+
+import hypothesis.extra.numpy as hnp
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from fedpg.agents import STATUSES, Replies
+from fedpg.aggregators import FILTERS, RULES, concentration, fedpg_filter, make_filter, mean_filter, pairwise_distances
+from fedpg.config import Config, ConfigError, make_config
+
+SETTINGS = settings(max_examples=60, deadline=None, derandomize=True)
+V = concentration(10, 0.6)  # the batch for which R1's radius is 2 sigma, as R2's
+INF = float("inf")
+
+
+@functools.cache
+def compiled(name: str, config: Config):
+    return jax.jit(lambda replies, sigma, batch: FILTERS[name](replies, sigma, batch, config))
+
+
+def judge(name, gradients, sigma=1.0, batch=1e6, lengths=None, **changes):
+    """The verdict of a filter; the default batch makes R1's radius next to nothing."""
+    gradients = np.asarray(gradients, np.float32)
+    lengths = np.full(len(gradients), gradients.shape[1]) if lengths is None else np.asarray(lengths)
+    config = Config(agents=len(gradients), filter=name, **{"alpha": 0.3, "delta": 0.6} | changes)
+    replies = Replies(jnp.asarray(gradients), jnp.asarray(lengths))
+    verdict = compiled(name, config)(replies, jnp.float32(sigma), jnp.float32(batch))
+    return verdict._replace(rule=RULES[int(verdict.rule)], accepted=np.asarray(verdict.accepted))
+
+
+def on_a_line(*points):
+    return np.array(points, np.float32)[:, None] * np.array([[0.6, 0.8]], np.float32)
+
+
+# By hand
+
+
+def test_r1_keeps_the_ball_around_the_member_nearest_to_the_mean():
+    # Radius 2 sigma sqrt(V / B) = 1 exactly. The five on the left have 5 > 7/2 within it, 8 and 9 only two.
+    sigma = 0.5 / math.sqrt(concentration(7, 0.6) / 20)
+    points = [0.0, 0.1, 0.5, 0.9, 0.99, 8.0, 9.0]
+    verdict = judge("fedpg", on_a_line(*points), sigma=sigma, batch=20, alpha=0.3)
+    assert verdict.rule == "R1"
+    assert verdict.accepted.tolist() == [True] * 5 + [False] * 2
+    assert verdict.centre == 2  # the mean is 0.498
+    np.testing.assert_allclose(verdict.distances, np.abs(np.array(points) - 0.5), rtol=1e-5)
+    np.testing.assert_allclose(verdict.gradient, 0.498 * np.array([0.6, 0.8]), rtol=1e-5)
+    assert verdict.threshold == pytest.approx(1.0, rel=1e-6)
+
+
+def test_a_member_of_the_ball_need_not_be_one_of_the_majority():
+    # 1.45 has only 3 of 7 within radius 1, but lies within 1 of the centre 0.5.
+    sigma = 0.5 / math.sqrt(concentration(7, 0.6) / 20)
+    points = on_a_line(0.0, 0.4, 0.5, 0.6, 1.45, 7.0, -7.0)
+    assert judge("fedpg", points, sigma=sigma, batch=20).accepted.tolist() == [True] * 5 + [False] * 2
+    kept = judge("majority", points, sigma=sigma, batch=20, alpha=0.49)
+    assert kept.accepted.tolist() == [True] * 4 + [False] * 3
+    assert kept.rule == "R1"
+
+
+def test_r2_decides_if_r1_keeps_too_few():
+    points = on_a_line(0.0, 0.8, 1.0, 1.6, 2.0, 7.0, -9.0)
+    verdict = judge("fedpg", points, sigma=1.0, batch=1000)  # R1: 2 sigma sqrt(6.3 / 1000) = 0.16
+    assert verdict.rule == "R2"
+    assert verdict.threshold == 2.0
+    assert verdict.accepted.tolist() == [True] * 5 + [False] * 2
+    assert verdict.centre == 2
+    np.testing.assert_allclose(verdict.gradient, 1.08 * np.array([0.6, 0.8]), rtol=1e-5)
+
+
+@pytest.mark.parametrize(("near", "rule"), [(7, "R1"), (6, "R2")])
+def test_r1_stands_from_1_minus_alpha_of_the_agents_on(near, rule):
+    # Not 8: in floating point (1 - 0.3) * 10 is 7.000000000000001 in some orders of evaluation.
+    points = on_a_line(*[0.0] * near, *[50.0 + 9 * i for i in range(10 - near)])
+    verdict = judge("fedpg", points, alpha=0.3)
+    assert verdict.rule == rule
+    assert verdict.accepted.sum() == near
+
+
+@pytest.mark.parametrize(
+    ("alpha", "agents", "required"), [(0.3, 10, 7), (0.4, 10, 6), (0.1, 10, 9), (0.0, 3, 3), (0.3, 3, 3), (0.49, 1, 1)]
+)
+def test_how_many_r1_must_accept(alpha, agents, required):
+    assert Config(alpha=alpha, agents=agents).required == required
+
+
+@pytest.mark.parametrize(("agents", "delta", "batch"), [(10, 0.6, 16), (3, 0.1, 48), (1, 0.9, 1)])
+def test_the_threshold_of_r1(agents, delta, batch):
+    verdict = judge("fedpg", np.zeros((agents, 2)), sigma=0.7, batch=batch, delta=delta)
+    assert verdict.threshold == pytest.approx(2 * 0.7 * math.sqrt(2 * math.log(2 * agents / delta) / batch), rel=1e-5)
+
+
+@pytest.mark.parametrize("name", ["fedpg", "majority"])
+def test_nobody_is_accepted_where_no_majority_is_close(name):
+    verdict = judge(name, on_a_line(0.0, 1.0, 10.0, 11.0))  # two pairs of four: 2 > 4/2 does not hold
+    assert verdict.rule == "nobody"
+    assert not verdict.accepted.any()
+    assert not np.asarray(verdict.gradient).any()
+    assert verdict.centre == -1
+    assert np.all(np.asarray(verdict.distances) == INF)
+
+
+@pytest.mark.parametrize("name", ["fedpg", "majority"])
+@pytest.mark.parametrize(
+    ("points", "accepted", "rule"),
+    [
+        ([5.0], [True], "R1"),
+        ([0.0, 0.0], [True, True], "R1"),
+        ([0.0, 1.9], [True, True], "R2"),
+        ([0.0, 2.1], [False, False], "nobody"),
+        ([0.0, 1.9, 1.0], [True, True, True], "R2"),
+        ([0.0, 1.9, 50.0], [True, True, False], "R2"),
+        ([0.0, 2.1, 50.0], [False, False, False], "nobody"),
+    ],
+)
+def test_one_two_and_three_agents(name, points, accepted, rule):
+    verdict = judge(name, on_a_line(*points))
+    assert verdict.accepted.tolist() == accepted
+    assert verdict.rule == rule
+
+
+# Who counts
+
+
+def broken_replies(kinds):
+    gradients, lengths = np.zeros((10, 3), np.float32), np.full(10, 3)
+    for row, kind in enumerate(kinds, start=10 - len(kinds)):
+        if kind in ("nan", "infinity"):
+            gradients[row, 1] = np.nan if kind == "nan" else -np.inf
+        else:
+            lengths[row] = {"silence": 0, "short": 2, "long": 4}[kind]
+    return gradients, lengths
+
+
+@pytest.mark.parametrize("name", list(FILTERS))
+def test_invalid_replies_are_never_accepted_and_harm_nobody(name):
+    gradients, lengths = broken_replies(["nan", "infinity", "silence", "short"])
+    gradients[:6] = 1.0
+    verdict = judge(name, gradients, lengths=lengths)
+    assert verdict.accepted.tolist() == [True] * 6 + [False] * 4
+    np.testing.assert_allclose(verdict.gradient, 1.0)
+    assert np.asarray(verdict.distances)[6:].tolist() == [INF] * 4
+    np.testing.assert_allclose(np.asarray(verdict.distances)[:6], 0.0, atol=1e-6)
+
+
+def test_each_status_is_told_apart():
+    gradients, lengths = broken_replies(["nan", "infinity", "silence", "short", "long"])
+    gradients[7] = np.nan  # no answer at all is not an answer that is not finite
+    status = Replies(jnp.asarray(gradients), jnp.asarray(lengths)).status
+    assert [STATUSES[i] for i in status] == ["answered"] * 5 + [
+        "not finite",
+        "not finite",
+        "no answer",
+        "wrong length",
+        "wrong length",
+    ]
+
+
+@pytest.mark.parametrize("name", ["fedpg", "majority"])
+@pytest.mark.parametrize("kind", ["nan", "infinity", "silence", "short", "long"])
+def test_the_majority_is_one_of_the_expected_agents_not_of_those_that_answer(name, kind):
+    verdict = judge(name, *broken_replies([kind] * 4)[:1], lengths=broken_replies([kind] * 4)[1])
+    assert verdict.accepted.tolist() == [True] * 6 + [False] * 4
+    verdict = judge(name, *broken_replies([kind] * 5)[:1], lengths=broken_replies([kind] * 5)[1])
+    assert verdict.rule == "nobody"  # 5 of 10 are no majority, though all that answered agree
+
+
+def test_r1_needs_its_share_of_the_expected_agents():
+    gradients, lengths = broken_replies(["silence"] * 3)
+    assert judge("fedpg", gradients, lengths=lengths, alpha=0.3).rule == "R1"
+    gradients, lengths = broken_replies(["silence"] * 4)
+    assert judge("fedpg", gradients, lengths=lengths, alpha=0.3).rule == "R2"
+
+
+@pytest.mark.parametrize("name", list(FILTERS))
+def test_no_valid_reply_is_nobody(name):
+    verdict = judge(name, np.full((3, 2), np.nan))
+    assert verdict.rule == "nobody"
+    assert not verdict.accepted.any()
+    assert not np.asarray(verdict.gradient).any()
+
+
+def test_the_mean_filter_accepts_every_valid_reply():
+    gradients = np.array([[1.0, 2.0], [3.0, -4.0], [1e6, 0.0], [np.nan, 1.0]])
+    verdict = judge("mean", gradients)
+    assert verdict.rule == "mean"
+    assert verdict.accepted.tolist() == [True, True, True, False]
+    expected = gradients[:3].mean(axis=0)
+    np.testing.assert_allclose(verdict.gradient, expected, rtol=1e-6)
+    np.testing.assert_allclose(verdict.distances[:3], np.linalg.norm(gradients[:3] - expected, axis=1), rtol=1e-5)
+
+
+def test_an_unknown_filter_names_the_nearest():
+    with pytest.raises(ConfigError, match="did you mean majority"):
+        make_filter(make_config(filter="majorty"))
+    assert make_filter(make_config(filter="mean")) is mean_filter
+    assert make_filter(make_config(filter="fedpg")) is fedpg_filter
+
+
+# The gap in Claim 1
+
+
+def counterexample():
+    honest, u = np.eye(6), np.full(6, 1 / math.sqrt(6))
+    return np.stack([*honest, -u, *[1.01 * u] * 3])
+
+
+@pytest.mark.parametrize("batch", [1000, V])
+def test_the_ball_of_the_paper_can_drop_an_honest_agent(batch):
+    # All honest agents are within sigma = 1 of the true gradient 0. Either R1 fails over to R2, or its radius is R2's.
+    gradients = counterexample()
+    assert np.linalg.norm(gradients[:7], axis=1).max() <= 1 + 1e-9
+    verdict = judge("fedpg", gradients, batch=batch)
+    assert verdict.rule == ("R2" if batch == 1000 else "R1")
+    assert verdict.threshold == pytest.approx(2.0, rel=1e-5)
+    assert verdict.accepted.tolist() == [True] * 6 + [False] + [True] * 3
+    assert verdict.centre >= 7
+    assert verdict.distances[6] == pytest.approx(2.01, rel=1e-5)
+
+
+@pytest.mark.parametrize("batch", [1000, V])
+def test_the_majority_keeps_that_honest_agent(batch):
+    verdict = judge("majority", counterexample(), batch=batch)
+    assert verdict.accepted.all()
+
+
+@st.composite
+def federations(draw):
+    """10 replies, more than half of them within sigma = 1 of a point; the others are anything at all."""
+    size = draw(st.sampled_from([1, 2, 6]))
+    byzantine = draw(st.integers(0, 4))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    point = draw(st.sampled_from([0.0, 1.0, 50.0])) * rng.normal(size=size)
+    directions = rng.normal(size=(10, size))
+    directions /= np.linalg.norm(directions, axis=1, keepdims=True)
+    # Just inside sigma, so that float32 cannot put an honest agent outside.
+    radii = draw(st.lists(st.sampled_from([0.0, 0.3, 0.9, 0.9995]), min_size=10, max_size=10))
+    honest = point + np.array(radii)[:, None] * directions
+    kind = draw(st.sampled_from(["near", "edge", "opposite", "huge", "broken"]))
+    lies = {
+        "near": point + rng.uniform(0, 4, (10, 1)) * directions,
+        "edge": np.broadcast_to(point + rng.uniform(0.9, 3.1) * directions[0], (10, size)),
+        "opposite": 2 * point - honest + rng.choice([0, 2.0], (10, 1)) * directions[1],
+        "huge": draw(st.sampled_from([1e6, 1e18, 1e30])) * directions,
+        "broken": np.full((10, size), draw(st.sampled_from([np.nan, np.inf]))),
+    }[kind]
+    liars = np.zeros(10, bool)
+    liars[rng.permutation(10)[:byzantine]] = True
+    return np.where(liars[:, None], lies, honest), liars, point
+
+
+@SETTINGS
+@given(federations(), st.sampled_from([1e6, 20.0, V, 3.0]), st.sampled_from([0.0, 0.3]))
+def test_the_majority_rule_keeps_no_one_further_than_its_radius_plus_sigma(federation, batch, alpha):
+    # More than half are within the radius of a member and more than half are honest, so one of them is both.
+    gradients, _, point = federation
+    verdict = judge("majority", gradients, batch=batch, alpha=alpha)
+    away = np.linalg.norm(np.float32(gradients) - point, axis=1)
+    reach = float(verdict.threshold) + 1.0
+    assert np.all(away[verdict.accepted] <= reach + 1e-3)
+    if verdict.rule == "R2":
+        assert reach == 3.0
+
+
+@SETTINGS
+@given(federations(), st.sampled_from([(1e6, 0.0), (V * 0.999, 0.3), (3.0, 0.3)]))
+def test_the_majority_rule_keeps_every_honest_agent_with_a_radius_of_two_sigma(federation, setting):
+    # With alpha = 0 R1 stands only if it accepts all; with B <= V its radius is at least that of R2.
+    # (A smaller R1 may lose an honest agent: it only holds with probability 1 - delta.)
+    batch, alpha = setting
+    gradients, liars, point = federation
+    verdict = judge("majority", gradients, batch=batch, alpha=alpha)
+    assert verdict.accepted[~liars].all()
+    assert np.linalg.norm(verdict.gradient - point) <= float(verdict.threshold) + 1 + 1e-3
+
+
+# Against brute force
+
+
+def reference(gradients, valid, sigma, batch, config, ball=True):
+    """Algorithm 1.1 as it stands in the paper, in float64; also how close any decision was."""
+    count = len(gradients)
+    closest = INF
+
+    def region(radius):
+        nonlocal closest
+        distance = lambda i, j: np.linalg.norm(gradients[i] - gradients[j])  # noqa: E731
+        members = []
+        for k in np.flatnonzero(valid):
+            near = [distance(k, other) for other in np.flatnonzero(valid)]
+            closest = min(closest, *(abs(d / radius - 1) for d in near))
+            if sum(d <= radius for d in near) > count / 2:
+                members.append(k)
+        if not members:
+            return [], -1
+        centre = np.mean([gradients[k] for k in members], axis=0)
+        to_mean = [np.linalg.norm(gradients[k] - centre) for k in members]
+        best, *others = sorted(to_mean)
+        closest = min(closest, *((other - best) / radius for other in others), INF)
+        mom = members[int(np.argmin(to_mean))]
+        return [k for k in np.flatnonzero(valid) if distance(k, mom) <= radius] if ball else members, mom
+
+    good, mom = region(2 * sigma * math.sqrt(2 * math.log(2 * count / config["delta"]) / batch))
+    rule = "R1"
+    if len(good) < (1 - config["alpha"]) * count - 1e-9:
+        good, mom = region(2 * sigma)
+        rule = "R2" if good else "nobody"
+    mu = np.mean([gradients[k] for k in good], axis=0) if good else np.zeros(gradients.shape[1])
+    return good, mom, rule, mu, closest
+
+
+def scattered(seed, agents, size=4):
+    """Replies in and around one cluster, at distances near the radii."""
+    rng = np.random.default_rng(seed)
+    scale = rng.choice([0.2, 0.5, 1.0, 2.0], (agents, 1), p=[0.4, 0.3, 0.2, 0.1])
+    return (10 * rng.normal(size=size) + scale * rng.normal(size=(agents, size))).astype(np.float32), rng
+
+
+SEEDS = st.integers(0, 2**32 - 1)
+
+
+@pytest.mark.parametrize("name", ["fedpg", "majority"])
+def test_filters_equal_the_pseudocode(name):
+    rules = set()
+
+    @settings(SETTINGS, max_examples=150)
+    @given(
+        SEEDS, st.sampled_from([(1, 0.3), (2, 0.0), (3, 0.3), (7, 0.49), (10, 0.3)]), st.sampled_from([4.0, 12.0, 40.0])
+    )
+    def check(seed, federation, batch):
+        agents, alpha = federation
+        gradients, rng = scattered(seed, agents)
+        valid = rng.uniform(size=agents) > 0.1
+        gradients[~valid] = np.nan
+        options = {"alpha": alpha, "delta": 0.6}
+        ball = name == "fedpg"
+        good, mom, rule, mu, closest = reference(gradients.astype(np.float64), valid, 0.8, batch, options, ball)
+        # Float32 may decide a tie the other way; two members are always equally far from their mean.
+        assume(closest > 1e-4)
+        verdict = judge(name, gradients, sigma=0.8, batch=batch, **options)
+        assert np.flatnonzero(verdict.accepted).tolist() == list(good)
+        assert verdict.rule == rule
+        assert verdict.centre == mom
+        np.testing.assert_allclose(verdict.gradient, mu, rtol=1e-4, atol=1e-4)
+        rules.add(rule)
+
+    check()
+    assert rules == {"R1", "R2", "nobody"}
+
+
+@SETTINGS
+@given(SEEDS, st.sampled_from([3, 10]), st.sampled_from(list(FILTERS)))
+def test_filters_do_not_depend_on_the_order_of_the_agents(seed, agents, name):
+    gradients, rng = scattered(seed, agents)
+    if agents == 10:
+        gradients[rng.integers(0, agents)] = np.nan
+    valid = np.isfinite(gradients).all(axis=1)
+    *_, closest = reference(
+        gradients.astype(np.float64), valid, 0.8, 12.0, {"alpha": 0.3, "delta": 0.6}, name == "fedpg"
+    )
+    assume(closest > 1e-4)
+    order = rng.permutation(agents)
+    before, after = (judge(name, g, sigma=0.8, batch=12.0) for g in (gradients, gradients[order]))
+    assert after.accepted.tolist() == before.accepted[order].tolist()
+    assert after.rule == before.rule
+    np.testing.assert_allclose(after.distances, np.asarray(before.distances)[order], rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(after.gradient, before.gradient, rtol=1e-4, atol=1e-4)
+    if name != "mean" and before.centre >= 0:
+        assert order[after.centre] == before.centre
+
+
+# Distances
+
+distances = jax.jit(pairwise_distances)
+
+
+def exact_distances(gradients):
+    g = gradients.astype(np.float64)
+    return np.linalg.norm(g[:, None] - g[None], axis=2)
+
+
+@SETTINGS
+@given(hnp.arrays(np.float32, (6, 5), elements=st.floats(-100, 100, width=32)))
+def test_pairwise_distances_equal_float64(gradients):
+    np.testing.assert_allclose(distances(gradients, np.ones(6, bool)), exact_distances(gradients), rtol=1e-3, atol=0.05)
+
+
+def close_together(agents, size=500, seed=0):
+    """Vectors of norm 1e4 that are 1e-2 apart: float32 holds that, but not ||x||^2 + ||y||^2 - 2 x.y of them."""
+    rng = np.random.default_rng(seed)
+    centre = rng.normal(size=size)
+    centre *= 1e4 / np.linalg.norm(centre)
+    away = rng.normal(size=(agents, size))
+    away *= 1e-2 * rng.uniform(0.5, 2.0, (agents, 1)) / np.linalg.norm(away, axis=1, keepdims=True)
+    return (centre + away).astype(np.float32)
+
+
+@pytest.mark.parametrize("lie", [None, 1e5, 1e12, 1e30])
+@pytest.mark.parametrize("liar", [0, 7, 9])
+def test_distances_of_long_vectors_close_together_are_exact(liar, lie):
+    gradients = close_together(10)
+    if lie:
+        gradients[liar] = lie
+    mine = np.asarray(distances(gradients, np.ones(10, bool)))
+    honest = np.delete(np.arange(10), liar) if lie else np.arange(10)
+    pairs = np.ix_(honest, honest)
+    np.testing.assert_allclose(mine[pairs], exact_distances(gradients)[pairs], rtol=1e-3, atol=1e-6)
+    assert not np.diag(mine).any()
+    if lie:
+        # Its square may overflow: then it is infinitely far, which is far enough.
+        assert np.delete(mine[liar], liar).min() > 0.5 * lie
+
+
+@pytest.mark.parametrize("agents", [17, 33, 40, 100])
+def test_distances_stay_exact_wherever_a_minority_of_liars_sits(agents):
+    # Spread evenly over the agents' numbers, at the largest share that any filter can stand.
+    gradients = close_together(agents)
+    for step in range(3, 8):
+        liars = np.zeros(agents, bool)
+        liars[::step] = True
+        lying = np.where(liars[:, None], np.float32(1e8), gradients)
+        mine = np.asarray(distances(lying, np.ones(agents, bool)))
+        pairs = np.ix_(~liars, ~liars)
+        np.testing.assert_allclose(mine[pairs], exact_distances(gradients)[pairs], rtol=1e-3, atol=1e-6)
+
+
+def test_distances_to_invalid_replies_are_infinite():
+    gradients = np.zeros((4, 3), np.float32)
+    mine = np.asarray(distances(gradients, np.array([True, False, True, True])))
+    assert np.all(mine[1] == INF)
+    assert np.all(mine[:, 1] == INF)
+    assert not mine[np.ix_([0, 2, 3], [0, 2, 3])].any()
+
+
+@pytest.mark.parametrize("lie", [1e8, 1e30])
+@pytest.mark.parametrize("name", ["fedpg", "majority"])
+def test_huge_liars_cannot_hide_others_or_stop_a_large_federation(name, lie):
+    gradients = np.random.default_rng(0).uniform(-0.1, 0.1, (40, 5))
+    gradients[::3] = lie  # 14 of 40
+    gradients[1:3] = 100.0
+    verdict = judge(name, gradients, batch=1e6, alpha=0.4)
+    assert verdict.accepted.tolist() == [i % 3 != 0 and i > 2 for i in range(40)]

@@ -1,0 +1,141 @@
+"""The data goes one way through the package, and nothing unsafe crosses a file boundary."""
+
+import ast
+import dataclasses
+import inspect
+from collections.abc import Iterator
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+import fedpg
+from fedpg.aggregators import FILTERS
+from fedpg.algorithms import ALGORITHMS
+from fedpg.attacks import ATTACKS, Attack
+from fedpg.cli import COMMANDS, USAGE
+from fedpg.config import PRESETS, TASKS, AlgorithmName, Config, PresetName
+from fedpg.environments import ENVIRONMENTS
+
+SOURCE = Path(fedpg.__file__).parent
+FILES = sorted(SOURCE.rglob("*.py"))
+
+# The package itself ("fedpg") takes its names from training, so only what comes after that may import it.
+ORDER = (
+    "config",
+    "policies",
+    "trajectories",
+    "environments",
+    "estimators",
+    "attacks",
+    "agents",
+    "aggregators",
+    "sigma",
+    "federation",
+    "algorithms",
+    "storage",
+    "training",
+    "plots",
+    "summary",
+    "play",
+    "bench",
+    "fedpg",
+    "cli",
+)
+UNSAFE = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "shelve", "marshal", "torch"}
+
+
+def imports(source: str) -> Iterator[str]:
+    """The modules that a source imports, anywhere in it, by their full names."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute here"
+            if node.module == "fedpg":
+                parts = {path.stem for path in SOURCE.iterdir()}
+                yield from (f"fedpg.{alias.name}" if alias.name in parts else "fedpg" for alias in node.names)
+            else:
+                yield str(node.module)
+
+
+def part(module: str) -> str:
+    """The part of the package that a module belongs to: fedpg.training.run -> training."""
+    names = module.split(".")
+    return names[1] if len(names) > 1 else names[0]
+
+
+def part_of(path: Path) -> str:
+    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+
+
+def backward(name: str, source: str) -> list[str]:
+    """What a part of the package imports that does not come before it."""
+    inside = [part(m) for m in imports(source) if m.split(".")[0] == "fedpg"]
+    return [other for other in inside if other != name and ORDER.index(other) > ORDER.index(name)]
+
+
+def test_the_import_checker_sees_every_kind_of_import():
+    source = "import numpy.linalg\nfrom fedpg import storage, train\ndef f():\n    from fedpg.cli import main\n"
+    assert list(imports(source)) == ["numpy.linalg", "fedpg.storage", "fedpg", "fedpg.cli"]
+    assert backward("plots", source) == ["fedpg", "cli"]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(SOURCE)))
+def test_a_module_imports_only_from_those_before_it(path: Path):
+    if path == SOURCE / "__init__.py":
+        pytest.skip("the package's own names come from everywhere")
+    assert part_of(path) in ORDER, "a new module needs its place in the order"
+    assert backward(part_of(path), path.read_text()) == []
+
+
+def test_storage_knows_the_settings_and_nothing_else_of_the_package():
+    inside = {part(m) for m in imports((SOURCE / "storage.py").read_text()) if m.startswith("fedpg")}
+    assert inside == {"config"}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(SOURCE)))
+def test_no_module_uses_pickle_or_torch(path: Path):
+    source = path.read_text()
+    assert {m.split(".")[0] for m in imports(source)} & UNSAFE == set()
+    assert "allow_pickle" not in source
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(SOURCE)))
+def test_no_module_is_longer_than_400_lines(path: Path):
+    assert len(path.read_text().splitlines()) <= 400
+
+
+@pytest.mark.parametrize("form", ["figures", "text"])
+@pytest.mark.parametrize("name", ATTACKS)
+def test_every_attack_takes_its_form_and_numbers_and_changes_something(name: str, form: str):
+    first, *others = inspect.signature(ATTACKS[name]).parameters.values()
+    assert first.name == "form"
+    assert all(isinstance(p.default, float) for p in others)
+    attack = ATTACKS[name](form=form)
+    assert isinstance(attack, Attack)
+    assert any(part is not None for part in attack)
+
+
+def test_every_filter_takes_what_the_round_hands_it():
+    assert {tuple(inspect.signature(f).parameters) for f in FILTERS.values()} == {
+        ("replies", "sigma", "batch", "config")
+    }
+
+
+def test_the_registries_agree_with_the_settings():
+    names = {field.name for field in dataclasses.fields(Config)}
+    assert set(ALGORITHMS) == set(get_args(AlgorithmName))
+    assert set(PRESETS) == set(get_args(PresetName))
+    assert set(TASKS) <= set(ENVIRONMENTS)
+    assert all(ENVIRONMENTS[name].id == name for name in ENVIRONMENTS)
+    assert Config().attack in ATTACKS
+    assert Config().filter in FILTERS
+    for values in (*TASKS.values(), *PRESETS.values()):
+        assert set(values) <= names
+    # A setting that one reading of the paper forgets would come from the other one.
+    assert set(PRESETS["released"]) <= set(PRESETS["paper"])
+
+
+def test_the_usage_names_every_command():
+    assert all(f"  fedpg {name} " in USAGE for name in COMMANDS)

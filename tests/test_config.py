@@ -1,0 +1,278 @@
+"""What cannot work is refused, with the name of the setting and what to do; the presets are the paper's table."""
+
+import dataclasses
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fedpg
+from fedpg import Attack, Config, ConfigError, make_config
+from fedpg.agents import make_problem
+from fedpg.config import from_json, to_json
+
+NAN = math.nan
+
+BAD_NUMBERS: list[tuple[dict[str, Any], list[str]]] = [
+    ({"agents": 0}, ["agents", "at least 1"]),
+    ({"agents": -3}, ["agents", "at least 1"]),
+    ({"byzantine": -1}, ["byzantine", "0 or more"]),
+    ({"agents": 4, "byzantine": 2}, ["byzantine = 2", "fewer than half", "add agents"]),
+    ({"agents": 1, "byzantine": 1}, ["byzantine = 1", "fewer than half"]),
+    ({"agents": 10, "byzantine": 5, "filter": "mean"}, ["byzantine = 5", "fewer than half"]),
+    ({"agents": 10, "byzantine": 3, "alpha": 0.2}, ["byzantine = 3", "alpha", "raise alpha", "add agents"]),
+    ({"agents": 10, "byzantine": 1, "alpha": 0.0}, ["byzantine = 1", "alpha", "raise alpha"]),
+    ({"alpha": 0.5}, ["alpha", "[0, 0.5)"]),
+    ({"alpha": 0.9}, ["alpha", "[0, 0.5)"]),
+    ({"alpha": -0.1}, ["alpha", "[0, 0.5)"]),
+    ({"attack_start": 0}, ["attack_start", "1 or more"]),
+    ({"sigma": 0}, ["sigma", "positive", "auto"]),
+    ({"sigma": -1.0}, ["sigma", "positive", "auto"]),
+    ({"sigma": math.inf}, ["sigma", "positive", "auto"]),
+    ({"sigma": "foo"}, ["sigma", "auto", "foo"]),
+    ({"delta": 0}, ["delta", "between 0 and 1"]),
+    ({"delta": 1.0}, ["delta", "between 0 and 1"]),
+    ({"delta": -0.5}, ["delta", "between 0 and 1"]),
+    ({"delta": 1.5}, ["delta", "between 0 and 1"]),
+    ({"batch": (0, 4)}, ["batch", "1 or more"]),
+    ({"batch": (-2, -1)}, ["batch", "1 or more"]),
+    ({"batch": (20, 12)}, ["batch", "smaller first"]),
+    ({"minibatch": 0}, ["minibatch", "1 or more"]),
+    ({"minibatch": 13}, ["minibatch = 13", "12", "lower minibatch or raise batch"]),
+    ({"inner_steps": 0}, ["inner_steps", "1 or more"]),
+    ({"ratio_bound": 0.0}, ["ratio_bound", "positive"]),
+    ({"learning_rate": 0.0}, ["learning_rate", "positive"]),
+    ({"learning_rate": math.inf}, ["learning_rate", "positive"]),
+    ({"discount": 0.0}, ["discount", "(0, 1]"]),
+    ({"discount": 1.01}, ["discount", "(0, 1]"]),
+    ({"horizon": 0}, ["horizon", "1 or more"]),
+    ({"test_horizon": 0}, ["test_horizon", "1 or more"]),
+    ({"test_episodes": 0}, ["test_episodes", "1 or more"]),
+    ({"hidden": (16, 0)}, ["hidden", "1 or more"]),
+    ({"trajectories": 0}, ["trajectories", "1 or more"]),
+    ({"trajectories": 2**31}, ["trajectories"]),
+]
+
+IMPOSSIBLE_TOGETHER: list[tuple[dict[str, Any], list[str]]] = [
+    ({"importance": "decision", "estimator": "reinforce"}, ["importance", "estimator", "gpomdp"]),
+    (
+        {"importance": "decision", "estimator": "standardised", "baseline": "none"},
+        ["importance", "estimator", "gpomdp"],
+    ),
+    ({"estimator": "standardised", "baseline": "leave-one-out"}, ["standardised", "baseline", "none"]),
+    ({"algorithm": "gpomdp", "inner_steps": 3}, ["gpomdp", "inner_steps must be 1", "svrpg"]),
+    ({"algorithm": "gpomdp", "nobody": "server"}, ["gpomdp", "nobody", "skip"]),
+    ({"algorithm": "gpomdp", "inner_law": "geometric-from-0"}, ["gpomdp", "inner_law", "fixed"]),
+    ({"algorithm": "svrpg", "inner_law": "geometric-from-1"}, ["svrpg", "inner_law", "fixed"]),
+]
+
+WRONG_TYPES: list[dict[str, Any]] = [
+    {"agents": "10"},
+    {"agents": 10.0},
+    {"agents": True},
+    {"byzantine": False},
+    {"alpha": "0.3"},
+    {"alpha": None},
+    {"delta": True},
+    {"sigma": True},
+    {"sigma": None},
+    {"batch": 16},
+    {"batch": (16,)},
+    {"batch": (4, 5, 6)},
+    {"batch": (4.0, 5.0)},
+    {"hidden": 16},
+    {"hidden": ("16",)},
+    {"horizon": "500"},
+    {"trajectories": 5e3},
+    {"attack": 3},
+    {"filter": None},
+    {"task": 3},
+    {"preset": 3},
+    {"algorithm": None},
+    {"optimizer": 1},
+    {"attack_options": "scale=4"},
+    {"attack_options": (4,)},
+]
+
+MISTYPED: list[tuple[dict[str, Any], str, str]] = [
+    ({"task": "CartPol-v1"}, "task 'CartPol-v1'", "CartPole-v1"),
+    ({"task": "cartpole-v1"}, "task 'cartpole-v1'", "CartPole-v1"),
+    ({"attack": "sign-flip", "byzantine": 1}, "attack 'sign-flip'", "sign-flipping"),
+    ({"filter": "fedpgg"}, "filter 'fedpgg'", "fedpg"),
+    ({"algorithm": "fedpg"}, "algorithm 'fedpg'", "fedpg-br"),
+    ({"preset": "release"}, "preset 'release'", "released"),
+    ({"agent": 3}, "setting 'agent'", "agents"),
+    ({"learningrate": 0.1}, "setting 'learningrate'", "learning_rate"),
+    ({"optimizer": "adamw"}, "optimizer 'adamw'", "adam"),
+    ({"inner_law": "geometric"}, "inner_law 'geometric'", "geometric-from-0"),
+]
+
+
+@pytest.mark.parametrize(("settings", "words"), [*BAD_NUMBERS, *IMPOSSIBLE_TOGETHER], ids=str)
+def test_what_cannot_work_is_refused_with_the_setting_and_what_to_do(settings: dict[str, Any], words: list[str]):
+    with pytest.raises(ConfigError) as refused:
+        make_config(**settings)
+    assert [word for word in words if word not in str(refused.value)] == []
+
+
+@pytest.mark.parametrize("settings", WRONG_TYPES, ids=str)
+def test_a_value_of_the_wrong_type_is_refused_by_name(settings: dict[str, Any]):
+    with pytest.raises(ConfigError, match=next(iter(settings))):
+        make_config(**settings)
+
+
+@pytest.mark.parametrize("name", ["alpha", "sigma", "delta", "ratio_bound", "learning_rate", "discount"])
+def test_nan_is_refused(name: str):
+    with pytest.raises(ConfigError, match=rf"{name} .*nan"):
+        make_config(**{name: NAN})
+
+
+@pytest.mark.parametrize(("settings", "what", "nearest"), MISTYPED, ids=str)
+def test_an_unknown_name_is_refused_before_anything_is_written_and_the_nearest_is_named(
+    settings: dict[str, Any], what: str, nearest: str, tmp_path: Path
+):
+    with pytest.raises(ConfigError) as refused:
+        fedpg.train(**settings, out=tmp_path / "run")
+    assert f"unknown {what}" in str(refused.value)
+    assert nearest in str(refused.value).partition("did you mean ")[2].partition("?")[0].split(" or ")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_name_like_no_other_is_answered_with_all_there_are():
+    with pytest.raises(ConfigError) as refused:
+        make_problem(make_config(attack="xyzzy"))
+    assert all(name in str(refused.value) for name in fedpg.ATTACKS)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"attack": "sign-flipping", "attack_options": ("scal=3",)}, ["sign-flipping", "'scal'", "scale"]),
+        ({"attack": "nan", "attack_options": ("scale=3",)}, ["nan", "no parameters"]),
+        ({"attack": "sign-flipping", "attack_options": ("scale",)}, ["attack_options", "name=number"]),
+        ({"attack": "sign-flipping", "attack_options": ("scale=x",)}, ["attack_options", "name=number"]),
+        ({"attack": "math:sin", "attack_options": ("scale=3",)}, ["attack_options", "built-in"]),
+        ({"attack": "no_such_module:attack"}, ["no_such_module:attack", "package.module:name"]),
+        ({"attack": "math:no_such_function"}, ["math:no_such_function", "package.module:name"]),
+        ({"attack": ":"}, ["attack", "package.module:name"]),
+        ({"attack": "math:pi"}, ["Attack", "function"]),
+    ],
+    ids=str,
+)
+def test_an_attack_that_cannot_be_made_is_refused(settings: dict[str, Any], words: list[str]):
+    with pytest.raises(ConfigError) as refused:
+        make_problem(make_config(**settings))
+    assert [word for word in words if word not in str(refused.value)] == []
+
+
+def test_an_attack_of_the_users_own_is_found_by_its_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "an_attack_of_mine.py").write_text(
+        "from fedpg import Attack\n"
+        "def mirror(key, gradients, byzantine, tensors):\n    return -gradients\n"
+        "still = Attack(act=lambda action, random: 0 * action)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    mirror = make_problem(make_config(attack="an_attack_of_mine:mirror")).attack
+    assert isinstance(mirror, Attack)
+    assert mirror.message is not None
+    assert mirror.message.__name__ == "mirror"
+    still = make_problem(make_config(attack="an_attack_of_mine:still")).attack
+    assert still.act is not None
+    assert still.message is None
+
+
+def test_the_limits_themselves_are_allowed():
+    assert make_config(agents=1).agents == 1
+    assert make_config(agents=10, byzantine=3, alpha=0.3).required == 7
+    assert make_config(agents=10, byzantine=4, filter="mean", alpha=0.0).byzantine == 4
+    assert make_config(minibatch=12, batch=(12, 12)).minibatch == 12
+    assert make_config(discount=1, horizon=1, sigma="auto", ratio_bound=math.inf, attack_start=1).discount == 1
+    assert make_config(importance="decision", estimator="gpomdp").importance == "decision"
+
+
+def test_a_config_cannot_be_changed():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        make_config().agents = 3  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("algorithm", ["fedpg-br", "svrpg", "gpomdp"])
+@pytest.mark.parametrize("preset", ["paper", "released"])
+def test_settings_survive_json(preset: Any, algorithm: Any):
+    config = make_config(preset=preset, algorithm=algorithm, attack_options=("scale=4",), hidden=(8, 4, 2))
+    assert config.ratio_bound == (math.inf if preset == "paper" else 0.005)
+    text = json.dumps(to_json(config), allow_nan=False)
+    assert from_json(json.loads(text)) == config
+
+
+@pytest.mark.parametrize("change", [{"agents": 0}, {"agent": 3}, {"alpha": "0.3"}, {"batch": 4}], ids=str)
+def test_settings_from_a_file_are_checked_as_well(change: dict[str, Any]):
+    with pytest.raises(ConfigError, match=next(iter(change))):
+        from_json(to_json(make_config()) | change)
+
+
+TABLE = {
+    "hidden": (16, 16),
+    "activation": "relu",
+    "learning_rate": 1e-3,
+    "discount": 0.999,
+    "trajectories": 5000,
+    "horizon": 500,
+    "batch": (12, 20),
+    "minibatch": 4,
+    "delta": 0.6,
+    "optimizer": "adam",
+    "agents": 10,
+    "byzantine": 0,
+    "filter": "fedpg",
+}
+RELEASED = {
+    "alpha": 0.4,
+    "sigma": 0.06,
+    "attack_form": "figures",
+    "nobody": "server",
+    "inner_law": "geometric-from-1",
+    "ratio_bound": 0.005,
+    "estimator": "standardised",
+    "baseline": "none",
+    "importance": "step",
+    "gaussian": "released",
+}
+PAPER = {
+    "alpha": 0.3,
+    "sigma": "auto",
+    "attack_form": "text",
+    "nobody": "skip",
+    "inner_law": "geometric-from-0",
+    "ratio_bound": math.inf,
+    "estimator": "gpomdp",
+    "baseline": "leave-one-out",
+    "importance": "trajectory",
+    "gaussian": "paper",
+}
+
+
+@pytest.mark.parametrize(("preset", "reading"), [("released", RELEASED), ("paper", PAPER)])
+def test_a_preset_is_the_papers_table_for_cartpole(preset: Any, reading: dict[str, Any]):
+    config = make_config("CartPole-v1", preset)
+    wanted = TABLE | reading | {"preset": preset, "task": "CartPole-v1", "algorithm": "fedpg-br"}
+    assert {name: getattr(config, name) for name in wanted} == wanted
+
+
+def test_the_defaults_of_the_record_are_the_defaults_of_the_command():
+    assert Config() == make_config()
+
+
+@pytest.mark.parametrize("preset", ["paper", "released"])
+@pytest.mark.parametrize(("algorithm", "steps"), [("svrpg", 3), ("gpomdp", 1)])
+def test_the_baselines_have_a_fixed_batch_fixed_steps_and_no_filter(algorithm: Any, steps: int, preset: Any):
+    config = make_config(preset=preset, algorithm=algorithm)
+    assert config.batch == (16, 16)
+    assert config.filter == "mean"
+    assert (config.inner_law, config.inner_steps) == ("fixed", steps)
+
+
+def test_what_the_user_gives_wins_over_the_preset():
+    config = make_config(preset="paper", algorithm="svrpg", alpha=0.1, batch=(5, 7), filter="majority", sigma=2)
+    assert (config.alpha, config.batch, config.filter, config.sigma) == (0.1, (5, 7), "majority", 2)

@@ -1,0 +1,359 @@
+"""Estimators against exact gradients, by enumerating every trajectory of a tiny task."""
+
+import functools
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import probes
+from fedpg.config import make_config
+from fedpg.environments import Lanes, join, lanes, make_environment, rollout
+from fedpg.estimators import (
+    correction,
+    gradient,
+    influences,
+    log_probs,
+    make_estimator,
+    standardised_weights,
+    weighted_score,
+)
+from fedpg.policies import gaussian_mlp, make_policy
+from fedpg.trajectories import Trajectories
+from probes import quick_jit
+
+POLICY = probes.tiny_policy()
+PATHS = probes.all_paths()
+EVERY = probes.as_trajectories(PATHS)
+UNBIASED = [
+    ("reinforce", "none"),
+    ("gpomdp", "none"),
+    ("reinforce", "leave-one-out"),
+    ("gpomdp", "leave-one-out"),
+]
+WEIGHTED = [(e, b, i) for e, b in UNBIASED for i in ("trajectory", "decision") if (e, i) != ("reinforce", "decision")]
+COMBINATIONS = [
+    (e, b, i)
+    for e, b, i in itertools.product(
+        ("standardised", "gpomdp", "reinforce"), ("none", "leave-one-out"), ("step", "decision", "trajectory")
+    )
+    if (i != "decision" or e == "gpomdp") and (b == "none" or e != "standardised")
+]
+
+
+def estimator_of(name: str, baseline: str = "none", importance: str = "trajectory", discount: float = probes.GAMMA):
+    settings = {"estimator": name, "baseline": baseline, "importance": importance, "discount": discount}
+    return make_estimator(make_config(**settings))
+
+
+@functools.cache
+def exact():
+    """theta_0, theta_n and, for each, the probability of every path and the gradient of J."""
+    thetas = probes.two_parameters(POLICY)
+    chances = quick_jit(lambda t: probes.probabilities(POLICY, POLICY.unravel(t), PATHS))
+    slope = quick_jit(lambda t: probes.exact_gradient(POLICY, t, PATHS))
+    return [(POLICY.unravel(t), np.asarray(chances(t), np.float64), np.asarray(slope(t))) for t in thetas]
+
+
+def expectation(function, probability: np.ndarray, size: int) -> np.ndarray:
+    """E[function(batch)] over all batches of `size` independent trajectories."""
+    several, members = probes.batches(EVERY, size)
+    values = quick_jit(jax.vmap(function))(several)
+    weight = probability[members].prod(axis=1)
+    assert weight.sum() == pytest.approx(1.0, abs=1e-5)
+    return jax.tree.map(lambda x: np.tensordot(weight, np.asarray(x, np.float64), axes=1), values)
+
+
+def batch_for(baseline: str) -> int:
+    return 2 if baseline == "leave-one-out" else 1  # one trajectory has no others to compare with
+
+
+def close(actual, expected):
+    np.testing.assert_allclose(actual, expected, atol=2e-5)
+
+
+def test_the_tiny_task_has_trajectories_of_every_length_and_gradients_to_find():
+    assert set(EVERY.lengths.tolist()) == {1, 2, 3}
+    (_, p_0, grad_0), (_, p_n, grad_n) = exact()
+    assert p_0.sum() == pytest.approx(1.0, abs=1e-5)
+    assert min(np.linalg.norm(grad_0), np.linalg.norm(grad_n), np.linalg.norm(grad_0 - grad_n)) > 0.3
+    assert np.max(p_0 / p_n) > 3
+    assert np.min(p_0 / p_n) < 0.3
+
+
+def test_rollouts_of_the_tiny_task_follow_the_enumerated_probabilities():
+    count = 20_000
+    params, probability, _ = exact()[0]
+    several = lanes(jax.random.split(jax.random.key(0), count), 10)
+    mine = quick_jit(lambda n: rollout(probes.tiny_environment(), POLICY, params, n, probes.HORIZON))(several)
+    returns = np.asarray(EVERY.returns, np.float64)
+    mean = probability @ returns
+    assert abs(float(mine.returns.mean()) - mean) < 4 * np.sqrt(probability @ (returns - mean) ** 2 / count)
+    by_length = np.bincount(mine.lengths, minlength=4) / count
+    expected = np.bincount(EVERY.lengths, weights=probability, minlength=4)
+    np.testing.assert_allclose(by_length, expected, atol=4 / np.sqrt(count))
+
+
+@pytest.mark.parametrize(("name", "baseline"), UNBIASED)
+def test_the_expected_estimate_is_the_gradient(name, baseline):
+    estimator = estimator_of(name, baseline)
+    params, probability, grad_j = exact()[0]
+    close(expectation(lambda t: gradient(estimator, POLICY, params, t), probability, batch_for(baseline)), grad_j)
+
+
+@pytest.mark.parametrize(("name", "baseline", "importance"), WEIGHTED)
+def test_the_semi_stochastic_gradient_is_unbiased(name, baseline, importance):
+    estimator = estimator_of(name, baseline, importance)
+    (params_0, _, grad_0), (params_n, p_n, grad_n) = exact()
+    parts = expectation(lambda t: correction(estimator, POLICY, params_n, params_0, t), p_n, batch_for(baseline))
+    close(parts.plain, grad_n)
+    close(parts.corrected, grad_0)  # from trajectories of theta_n
+    close(parts.plain - parts.corrected + grad_0, grad_n)  # E[v], with mu = grad J(theta_0)
+    assert parts.ratio == pytest.approx(1.0, abs=1e-5)
+
+
+def test_without_importance_weights_the_estimate_would_be_biased():
+    # The tests above could not fail if theta_0 and theta_n were too close.
+    estimator = estimator_of("gpomdp", importance="step")
+    (params_0, _, grad_0), (params_n, p_n, _) = exact()
+    parts = expectation(lambda t: correction(estimator, POLICY, params_n, params_0, t), p_n, 1)
+    assert np.abs(parts.corrected - grad_0).max() > 0.01
+
+
+@pytest.mark.parametrize("name", ["reinforce", "gpomdp"])
+def test_leave_one_out_reduces_the_variance(name):
+    params, probability, _ = exact()[0]
+    spread = {}
+    for baseline in ("none", "leave-one-out"):
+        estimator = estimator_of(name, baseline)
+        rng = np.random.default_rng(0)
+        several = probes.chosen(EVERY, rng.choice(len(PATHS), (500, 16), p=probability / probability.sum()))
+        each = quick_jit(jax.vmap(lambda t, e=estimator: gradient(e, POLICY, params, t)))(several)
+        spread[baseline] = float(jnp.sum(jnp.var(each, axis=0)))
+    assert spread["leave-one-out"] < 0.9 * spread["none"]
+
+
+@pytest.mark.parametrize(("name", "baseline", "importance"), COMBINATIONS)
+def test_at_theta_0_the_correction_is_exactly_zero(name, baseline, importance):
+    estimator = estimator_of(name, baseline, importance)
+    params = exact()[0][0]
+    parts = quick_jit(lambda t: correction(estimator, POLICY, params, params, t))(EVERY)
+    assert np.array_equal(parts.plain, parts.corrected)
+    assert parts.ratio == 1.0
+    assert np.abs(parts.plain).max() > 1e-3
+
+
+def long_episode(steps: int) -> Trajectories:
+    ones = jnp.ones((steps, 1))
+    return Trajectories(jnp.zeros((2, steps, 1)), ones.astype(jnp.int32), ones, jnp.array([steps]))
+
+
+@pytest.mark.parametrize("first", [-5.0, 5.0])
+@pytest.mark.parametrize("name", ["reinforce", "gpomdp"])
+def test_a_trajectory_weight_survives_intermediate_overflow_and_underflow(name, first):
+    log_ratio = jnp.concatenate([jnp.full((250, 1), first), jnp.full((250, 1), -first)])
+    intermediate = np.cumprod(np.exp(np.asarray(log_ratio, np.float32)), dtype=np.float32)
+    assert not np.isfinite(intermediate[-1]) or intermediate[-1] == 0.0
+    estimator = estimator_of(name, discount=1.0)
+    trajectories = long_episode(500)
+    weights = estimator.corrected(trajectories, log_ratio)
+    np.testing.assert_allclose(weights, estimator.weights(trajectories), rtol=1e-4)
+
+
+def test_a_decision_weight_recovers_from_intermediate_underflow():
+    log_ratio = jnp.concatenate([jnp.full((250, 1), -5.0), jnp.full((250, 1), 5.0)])
+    weights = estimator_of("gpomdp", importance="decision", discount=1.0).corrected(long_episode(500), log_ratio)
+    expected = np.cumsum(np.exp(np.cumsum(np.asarray(log_ratio, np.float64)))[::-1])[::-1]
+    np.testing.assert_allclose(weights[:, 0], expected, rtol=1e-3)
+    assert expected[0] > 1.0
+
+
+def hand_example() -> Trajectories:
+    rewards = np.zeros((probes.BUFFER, 3), np.float32)
+    rewards[:3, 0], rewards[:2, 1], rewards[:1, 2] = [1.0, 2.0, -1.0], [0.5, 3.0], [4.0]
+    rng = np.random.default_rng(0)
+    return Trajectories(
+        jnp.asarray(rng.normal(size=(2, probes.BUFFER, 3)), jnp.float32),
+        jnp.asarray(rng.integers(0, 2, (probes.BUFFER, 3)), jnp.int32),
+        jnp.asarray(rewards),
+        jnp.array([3, 2, 1]),
+    )
+
+
+def test_standardised_weights_by_hand():
+    weights = np.asarray(standardised_weights(hand_example(), 0.5))
+    # Episode 1 at discount 0.5: G = 1 + 0.5 (2 - 0.5), 2 - 0.5, -1 = 1.75, 1.5, -1; mean 0.75.
+    std = np.sqrt((1.0**2 + 0.75**2 + 1.75**2) / 2)
+    np.testing.assert_allclose(weights[:3, 0], np.array([1.0, 0.75, -1.75]) / std, rtol=1e-5)
+    # Episode 2: G = 2, 3; mean 2.5, std sqrt(0.5).
+    np.testing.assert_allclose(weights[:2, 1], np.array([-0.5, 0.5]) / np.sqrt(0.5), rtol=1e-5)
+    # One step has no spread.
+    assert not weights[:, 2].any()
+    assert not weights[3:, 0].any()
+    assert not weights[2:, 1].any()
+
+
+def test_the_standardised_gradient_averages_over_all_time_steps():
+    trajectories, params = hand_example(), exact()[0][0]
+    score = jax.jit(jax.grad(lambda p, s, a: POLICY.log_prob(p, s, a)))
+    weights = np.asarray(standardised_weights(trajectories, 0.5))
+    total = sum(
+        weights[t, i] * POLICY.ravel(score(params, trajectories.observations[:, t, i], trajectories.actions[t, i]))
+        for i, n in enumerate((3, 2, 1))
+        for t in range(n)
+    )
+    mine = gradient(estimator_of("standardised", discount=0.5), POLICY, params, trajectories)
+    np.testing.assert_allclose(mine, total / 6, atol=1e-6)
+
+
+@pytest.mark.parametrize("reward", [0.1, 1.0, 100 / 3])
+def test_an_episode_whose_only_reward_comes_at_the_end_undiscounted_has_no_spread(reward):
+    # G is the same at every step: what rounding leaves of G - mean must not be blown up to a unit spread.
+    lengths = np.arange(2, 50)
+    rewards = np.zeros((probes.BUFFER, lengths.size), np.float32)
+    rewards[lengths - 1, np.arange(lengths.size)] = reward
+    trajectories = long_episode(probes.BUFFER)._replace(rewards=jnp.asarray(rewards), lengths=jnp.asarray(lengths))
+    assert np.abs(standardised_weights(trajectories, 1.0)).max() < 1e-3
+
+
+@functools.cache
+def border_case(kind: str):
+    """Trajectories for a kind of policy, and everything that is computed from them."""
+    actions = probes.reaching_environment().actions
+    policy = POLICY if kind == "categorical" else gaussian_mlp(2, (3,), actions, "tanh", kind)
+    params, other = (policy.unravel(policy.init(jax.random.key(seed))) for seed in (0, 1))
+    clean = hand_example()
+    if kind != "categorical":
+        clean = clean._replace(actions=0.3 * clean.observations)
+    estimator = estimator_of("gpomdp")
+
+    def everything(t: Trajectories):
+        return log_probs(policy, params, t), correction(estimator, policy, params, other, t)
+
+    return clean, quick_jit(everything)
+
+
+@pytest.mark.parametrize("garbage", [7.0, np.nan, np.inf])
+@pytest.mark.parametrize("kind", ["categorical", "released", "paper"])
+def test_what_lies_beyond_an_episodes_end_never_matters(kind, garbage):
+    clean, everything = border_case(kind)
+    alive = np.asarray(clean.mask)
+    dirty = clean._replace(
+        observations=jnp.where(alive, clean.observations, garbage),
+        actions=jnp.where(alive, clean.actions, 1 if kind == "categorical" else garbage),
+    )
+    expected, actual = jax.tree.leaves(everything(clean)), jax.tree.leaves(everything(dirty))
+    for a, b in zip(expected, actual, strict=True):
+        assert np.abs(a).max() > 1e-3
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize(("steps", "episodes"), [(50, 60), (150, 3), (500, 7), (70, 2)])
+def test_the_score_does_not_depend_on_the_blocks_it_is_summed_in(steps, episodes):
+    rng = np.random.default_rng(steps)
+    trajectories = Trajectories(
+        jnp.asarray(rng.normal(size=(2, steps, episodes)), jnp.float32),
+        jnp.asarray(rng.integers(0, 2, (steps, episodes)), jnp.int32),
+        jnp.ones((steps, episodes)),
+        jnp.asarray(rng.integers(1, steps + 1, episodes)),
+    )
+    weights = jnp.where(trajectories.mask, jnp.asarray(rng.normal(size=(steps, episodes)), jnp.float32), 0.0)
+    params = exact()[0][0]
+
+    def in_one_go(params):
+        flat = [x.reshape(*x.shape[:-2], -1) for x in (trajectories.observations, trajectories.actions)]
+        return jnp.sum(weights.ravel() * POLICY.log_prob(params, *flat))
+
+    whole = quick_jit(lambda p: POLICY.ravel(jax.grad(in_one_go)(p)))(params)
+    mine = quick_jit(lambda p: weighted_score(POLICY, p, trajectories, weights))(params)
+    np.testing.assert_allclose(mine, whole, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize(("name", "baseline"), [*UNBIASED, ("standardised", "none")])
+def test_empty_lanes_change_no_estimate(name, baseline):
+    estimator, params = estimator_of(name, baseline), exact()[0][0]
+    three = probes.chosen(EVERY, np.array([[3, 40, 60]]))
+    three = jax.tree.map(lambda x: x[0], three)
+    five = jax.tree.map(lambda x: jnp.concatenate([x[..., :2], 0 * x[..., :2], x[..., 2:]], axis=-1), three)
+    assert five.lengths.tolist().count(0) == 2
+    run = jax.jit(lambda t: gradient(estimator, POLICY, params, t))
+    np.testing.assert_allclose(run(five), run(three), atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["gpomdp", "standardised"])
+def test_influences_sum_to_zero_and_tell_the_spread_of_the_gradient(name):
+    size, count = 24, 600
+    estimator = estimator_of(name)
+    params, probability, _ = exact()[0]
+    rng = np.random.default_rng(1)
+    several = probes.chosen(EVERY, rng.choice(len(PATHS), (count, size), p=probability / probability.sum()))
+
+    def both(trajectories):
+        return gradient(estimator, POLICY, params, trajectories), influences(estimator, POLICY, params, trajectories)
+
+    gradients, rows = (np.asarray(x, np.float64) for x in quick_jit(jax.vmap(both))(several))
+    assert rows.shape == (count, size, POLICY.size)
+    assert np.abs(rows.mean(axis=1)).max() < 1e-4
+    # The covariance of the gradient of B trajectories is that of a row over B.
+    told = (rows**2).sum(axis=2).sum(axis=1).mean() / (size - 1) / size
+    seen = gradients.var(axis=0, ddof=1).sum()
+    assert told == pytest.approx(seen, rel=0.15)
+
+
+def test_influences_of_a_mean_over_episodes_are_the_deviations_of_each():
+    estimator, params = estimator_of("reinforce"), exact()[0][0]
+    some = jax.tree.map(lambda x: x[..., ::13], EVERY)
+    alone = [jax.tree.map(lambda x, i=i: x[..., i : i + 1], some) for i in range(some.lengths.shape[0])]
+    run = jax.jit(lambda t: gradient(estimator, POLICY, params, t))
+    each = np.stack([run(t) for t in alone])
+    rows = influences(estimator, POLICY, params, some)
+    np.testing.assert_allclose(rows, each - each.mean(axis=0), atol=1e-5)
+
+
+CARTPOLE = make_environment("CartPole-v1")
+REACHING = probes.reaching_environment(steps=7)
+
+
+@pytest.mark.parametrize(("task", "width"), [("discrete", 16), ("gaussian", 16), ("gaussian", 64)])
+def test_an_episode_depends_on_its_key_alone_to_the_bit(task, width):
+    environment = CARTPOLE if task == "discrete" else REACHING
+    config = make_config(hidden=(width, width), gaussian="paper")
+    policy = make_policy(config, environment.observations, environment.actions)
+    params = policy.unravel(policy.init(jax.random.key(1)))
+    roll = jax.jit(lambda n: rollout(environment, policy, params, n, environment.limit))
+    keys = jax.random.split(jax.random.key(2), 64)
+    whole = roll(lanes(keys, environment.limit))
+    alive = np.asarray(whole.mask)
+    for layout in (np.arange(64)[::-1], np.array([5]), np.array([9, 3, 60, 3, 17, 44, 0])):
+        part = roll(lanes(keys[layout], environment.limit))
+        assert np.array_equal(part.lengths, whole.lengths[layout])
+        # The probe's reward is a sum of squares of its own, which may round as it likes.
+        for mine, all_ in zip(part[: 3 if task == "discrete" else 2], whole[:3], strict=False):
+            same = np.asarray(mine) == np.asarray(all_)[..., layout]
+            assert same[..., alive[:, layout]].all()
+    assert task == "gaussian" or len(set(whole.lengths.tolist())) > 5
+
+
+def test_empty_lanes_stay_empty_and_horizons_cut():
+    policy = make_policy(make_config(), 4, CARTPOLE.actions)
+    params = policy.unravel(policy.init(jax.random.key(1)))
+    keys = jax.random.split(jax.random.key(3), 6)
+    mixed = lanes(keys, jnp.array([0, 3, 0, 5, 500, 0]))
+    played = quick_jit(lambda n: rollout(CARTPOLE, policy, params, n, 8))(join(mixed, lanes(keys[:1], 0)))
+    assert played.lengths.tolist() == [0, 3, 0, 5, 8, 0, 0]
+    assert np.array_equal(played.returns, played.lengths)
+    assert not np.asarray(played.rewards)[~np.asarray(played.mask)].any()
+
+
+def test_nothing_is_rolled_out_if_every_lane_is_empty():
+    policy = make_policy(make_config(), 4, CARTPOLE.actions)
+    params = policy.unravel(policy.init(jax.random.key(1)))
+    empty = lanes(jax.random.split(jax.random.key(3), 2), 0)
+    assert isinstance(empty, Lanes)
+    played = quick_jit(lambda n: rollout(CARTPOLE, policy, params, n, 8))(empty)
+    assert played.lengths.tolist() == [0, 0]
+    for estimator in (estimator_of("standardised"), estimator_of("gpomdp")):
+        zero = quick_jit(lambda t, e=estimator: gradient(e, policy, params, t))(played)
+        assert not np.asarray(zero).any()

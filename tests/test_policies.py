@@ -1,0 +1,213 @@
+"""Policies: their parameters, their distributions, their layout, and that they learn."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.stats
+from gymnasium import spaces
+
+import probes
+from fedpg.agents import make_problem
+from fedpg.algorithms import first_state
+from fedpg.config import make_config
+from fedpg.policies import Policy, categorical_mlp, gaussian_mlp, make_policy
+from fedpg.training.rounds import compile_rounds, last_test
+
+CARTPOLE = make_policy(make_config(), 4, spaces.Discrete(2))
+FOUR_ACTIONS = categorical_mlp(3, (8, 8), 4, "tanh")
+BOX = spaces.Box(np.array([-2.0, 1.0], np.float32), np.array([0.5, 4.0], np.float32))
+GAUSSIANS = {form: gaussian_mlp(3, (8, 8), BOX, "relu", form) for form in ("released", "paper")}
+POLICIES = {"categorical": FOUR_ACTIONS} | GAUSSIANS
+
+
+def compiled(policy: Policy) -> Policy:
+    jit = probes.quick_jit
+    return policy._replace(
+        sample=jit(policy.sample), mode=jit(policy.mode), log_prob=jit(policy.log_prob), random=jit(policy.random)
+    )
+
+
+def some(policy: Policy, shape: tuple[int, ...], scale: float = 1.0, seed: int = 0):
+    """Parameters, observations [F, ...] and noise [n, ...] of a test."""
+    rng = np.random.default_rng(seed)
+    params = policy.unravel(scale * probes.quick_jit(policy.init)(jax.random.key(seed)))
+    if "log_std" in params:
+        params["log_std"] = jnp.asarray(0.5 * rng.normal(size=2), jnp.float32)
+    noise = policy.noise(jax.random.key(seed + 1), math.prod(shape))
+    return params, jnp.asarray(rng.normal(size=(3, *shape)), jnp.float32), noise.reshape(-1, *shape)
+
+
+def test_the_cartpole_network_has_386_parameters():
+    assert CARTPOLE.size == 386
+    assert CARTPOLE.shapes == {"w0": (16, 4), "b0": (16,), "w1": (16, 16), "b1": (16,), "w2": (2, 16), "b2": (2,)}
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_flat_vector_and_named_tensors_round_trip(name):
+    policy = POLICIES[name]
+    theta = jnp.arange(policy.size, dtype=jnp.float32)
+    params = policy.unravel(theta)
+    assert {name: x.shape for name, x in params.items()} == policy.shapes
+    assert jnp.array_equal(policy.ravel(params), theta)
+    # `tensors` cuts the same vector into the same pieces, without gap or overlap.
+    for part, (tensor, shape) in zip(policy.tensors, policy.shapes.items(), strict=True):
+        assert jnp.array_equal(theta[part].reshape(shape), params[tensor])
+    assert policy.tensors[-1].stop == policy.size
+
+
+@pytest.mark.parametrize("name", [*POLICIES, "cartpole"])
+def test_initial_weights_fill_their_bounds_and_stay_within(name):
+    policy = (POLICIES | {"cartpole": CARTPOLE})[name]
+    thetas = np.asarray(probes.quick_jit(jax.vmap(policy.init))(jax.random.split(jax.random.key(0), 300)))
+    for part, (tensor, shape) in zip(policy.tensors, policy.shapes.items(), strict=True):
+        entries = thetas[:, part].ravel()
+        if tensor == "log_std":
+            assert np.all(entries == 0.0)
+            continue
+        bound = 1 / math.sqrt(shape[-1])
+        assert np.abs(entries).max() <= bound
+        assert scipy.stats.kstest(entries, scipy.stats.uniform(-bound, 2 * bound).cdf).pvalue > 1e-4
+    assert len(np.unique(thetas[0])) > 0.9 * (policy.size - 2)
+
+
+def test_init_depends_on_its_key():
+    first, second = (CARTPOLE.init(jax.random.key(seed)) for seed in (0, 1))
+    assert not jnp.any(first == second)
+    assert jnp.array_equal(first, CARTPOLE.init(jax.random.key(0)))
+
+
+@probes.quick_jit
+def all_log_probs(params, observations):
+    return jnp.stack([FOUR_ACTIONS.log_prob(params, observations, jnp.full((40,), a)) for a in range(4)])
+
+
+def test_categorical_probabilities_sum_to_one():
+    params, observations, _ = some(FOUR_ACTIONS, (40,), scale=5.0)
+    log_p = all_log_probs(params, observations)
+    np.testing.assert_allclose(jnp.exp(log_p).sum(axis=0), 1.0, rtol=1e-6)
+    assert jnp.ptp(log_p) > 1.0
+
+
+def test_categorical_mode_is_the_most_likely_action():
+    params, observations, _ = some(FOUR_ACTIONS, (40,), scale=5.0)
+    expected = jnp.argmax(all_log_probs(params, observations), axis=0)
+    assert jnp.array_equal(FOUR_ACTIONS.mode(params, observations), expected)
+    assert len(np.unique(expected)) > 1
+
+
+def test_categorical_samples_occur_as_often_as_their_probability():
+    count = 20_000
+    params, observations, _ = some(FOUR_ACTIONS, (40,), scale=5.0)
+    observation = jnp.broadcast_to(observations[:, :1], (3, count))
+    actions = FOUR_ACTIONS.sample(params, observation, FOUR_ACTIONS.noise(jax.random.key(1), count))
+    expected = np.exp(np.asarray(all_log_probs(params, observations), np.float64)[:, 0])
+    expected *= count / expected.sum()
+    assert scipy.stats.chisquare(np.bincount(actions, minlength=4), expected).pvalue > 1e-3
+    assert np.ptp(expected) > 0.1 * count
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_a_batch_equals_its_elements_one_by_one(name):
+    policy = compiled(POLICIES[name])
+    params, observations, noise = some(policy, (5, 7), scale=2.0)
+    actions = policy.sample(params, observations, noise)
+    modes = policy.mode(params, observations)
+    log_p = policy.log_prob(params, observations, actions)
+    assert log_p.shape == (5, 7)
+    observations, noise, actions, modes, log_p = (np.asarray(x) for x in (observations, noise, actions, modes, log_p))
+    for i, j in np.ndindex(5, 7):
+        one, chosen = observations[:, i, j], actions[..., i, j]
+        np.testing.assert_allclose(policy.sample(params, one, noise[:, i, j]), chosen, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(policy.mode(params, one), modes[..., i, j], rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(policy.log_prob(params, one, chosen), log_p[i, j], rtol=1e-4, atol=1e-5)
+
+
+def by_hand(form, params, observations):
+    """mean and std [A, M] of the Gaussian policy, from its definition."""
+    p = {name: np.asarray(x, np.float64) for name, x in params.items()}
+    x = np.maximum(p["w0"] @ np.asarray(observations, np.float64) + p["b0"][:, None], 0.0)
+    x = p["w1"] @ x + p["b1"][:, None]
+    if form == "released":
+        return np.tanh(p["mean"] @ x), np.tanh(np.exp(np.clip(p["std"] @ x, -20, -2)))
+    mean = np.tanh(p["w2"] @ np.maximum(x, 0.0) + p["b2"][:, None])
+    return mean, np.exp(np.broadcast_to(p["log_std"][:, None], mean.shape))
+
+
+@pytest.mark.parametrize("form", GAUSSIANS)
+def test_gaussian_log_prob_is_that_of_independent_normals(form):
+    policy = compiled(GAUSSIANS[form])
+    params, observations, noise = some(policy, (50,), scale=2.0)
+    actions = policy.sample(params, observations, noise)
+    mean, std = by_hand(form, params, observations)
+    expected = scipy.stats.norm.logpdf(np.asarray(actions, np.float64), mean, std).sum(axis=0)
+    # The actions are float32, so (a - mean) / std is only as exact as float32 allows for small std.
+    np.testing.assert_allclose(policy.log_prob(params, observations, actions), expected, rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(policy.mode(params, observations), mean, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("form", GAUSSIANS)
+def test_gaussian_samples_have_the_mean_and_std_of_the_policy(form):
+    policy, count = compiled(GAUSSIANS[form]), 20_000
+    params, observations, _ = some(policy, (1,), scale=2.0)
+    observations = jnp.broadcast_to(observations, (3, count))
+    actions = np.asarray(policy.sample(params, observations, policy.noise(jax.random.key(1), count)), np.float64)
+    mean, std = by_hand(form, params, observations[:, :1])
+    standard = (actions - mean) / std
+    assert np.abs(standard.mean(axis=1)).max() < 4 / math.sqrt(count)
+    assert np.abs(standard.std(axis=1) - 1).max() < 4 / math.sqrt(2 * count)
+    assert abs(np.corrcoef(standard)[0, 1]) < 4 / math.sqrt(count)
+
+
+def test_released_std_is_at_most_tanh_of_exp_of_minus_two():
+    policy = compiled(GAUSSIANS["released"])
+    params, observations, _ = some(policy, (500,), scale=20.0)
+    ones = jnp.ones((2, 500))
+    std = policy.sample(params, observations, ones) - policy.sample(params, observations, 0 * ones)
+    largest = math.tanh(math.exp(-2))
+    # std is read off as a difference of two samples near 1, hence the allowance for rounding.
+    assert float(std.max()) == pytest.approx(largest, abs=1e-6)
+    assert float(std.min()) >= -1e-6
+    assert float(std.min()) < 0.5 * largest
+
+
+def test_random_actions_are_uniform_over_a_discrete_space():
+    actions = FOUR_ACTIONS.random(FOUR_ACTIONS.noise(jax.random.key(2), 20_000))
+    assert scipy.stats.chisquare(np.bincount(actions, minlength=4)).pvalue > 1e-3
+    # The largest number below 1 must not become a fifth action.
+    assert int(FOUR_ACTIONS.random(jnp.full((1, 1), np.nextafter(np.float32(1), np.float32(0))))[0]) == 3
+
+
+@pytest.mark.parametrize("form", GAUSSIANS)
+def test_random_actions_are_uniform_over_a_box(form):
+    policy = GAUSSIANS[form]
+    actions = np.asarray(policy.random(policy.noise(jax.random.key(2), 20_000)))
+    for each, low, high in zip(actions, BOX.low, BOX.high, strict=True):
+        assert low <= each.min()
+        assert each.max() <= high
+        assert scipy.stats.kstest(each, scipy.stats.uniform(low, high - low).cdf).pvalue > 1e-3
+    assert abs(np.corrcoef(actions)[0, 1]) < 0.03
+
+
+def test_other_action_spaces_are_refused_with_the_reason():
+    with pytest.raises(TypeError, match="Discrete or a Box"):
+        make_policy(make_config(), 4, spaces.MultiBinary(3))
+
+
+@pytest.mark.parametrize("form", GAUSSIANS)
+def test_a_gaussian_policy_learns_to_reach_a_point(form, monkeypatch):
+    monkeypatch.setattr("fedpg.training.rounds.jax.jit", probes.quick_jit)  # a long compilation for a short run
+    config = make_config(
+        preset="paper", gaussian=form, agents=3, batch=(8, 8), minibatch=4, hidden=(8,), learning_rate=0.02
+    )
+    problem = make_problem(config, environment=probes.reaching_environment())
+    advance = compile_rounds(problem)
+    state = first_state(problem, 0)
+    before = last_test(advance, state).mean()
+    for _ in range(3):
+        _, state, _ = advance(state, jnp.int32(32), jnp.int32(10**6))
+    after = last_test(advance, state).mean()
+    assert before < -0.5
+    assert after > 0.1 * before

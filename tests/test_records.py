@@ -1,0 +1,192 @@
+"""Records: one row per round that other programs can read, about the policy after that round."""
+
+import dataclasses
+import json
+import struct
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pandas as pd
+import pytest
+from tensorboardX.proto.event_pb2 import Event
+
+from fedpg import Config, Records, Run, make_config, train_seeds
+from fedpg.agents import STATUSES, Problem
+from fedpg.aggregators import RULES
+from fedpg.algorithms import Log, first_state
+from fedpg.training.rounds import make_evaluator
+
+SEED = 5
+REQUIRED = [
+    "round",
+    "trajectories",
+    "trajectories_agent",
+    "trajectories_server",
+    "trajectories_total",
+    "test_return",
+    "train_return",
+    "inner_steps",
+    "ratio",
+    "accepted_honest",
+    "accepted_byzantine",
+    "precision",
+    "recall",
+    "rule",
+    "threshold",
+    "distances",
+    "norms",
+    "seconds",
+    "status",
+]
+
+
+def made_up(accepted: list[list[int]], config: Config, **changes: Any) -> Records:
+    """Records of as many rounds as there are rows in `accepted`."""
+    rounds, agents = np.shape(accepted)
+    columns: dict[str, Any] = {name: np.ones(rounds, np.float32) for name in Log._fields}
+    columns |= {name: np.ones((rounds, agents), np.float32) for name in ("distances", "norms")}
+    columns |= {
+        "round": np.arange(1, rounds + 1),
+        "accepted": np.array(accepted, bool),
+        "status": np.zeros((rounds, agents), int),
+        "rule": np.ones(rounds, int),
+        "test_returns": np.arange(2.0 * rounds).reshape(rounds, 2),
+        "seconds": np.full(rounds, 0.5, np.float32),
+    }
+    return Records(config, columns | {k: np.array(v) for k, v in changes.items()})
+
+
+def column(records: Records, name: str) -> list[Any]:
+    return [row.get(name) for row in records.rows()][1:]
+
+
+@pytest.fixture(scope="module")
+def problem(tiny: Callable[..., Problem]) -> Problem:
+    return tiny()
+
+
+@pytest.fixture(scope="module")
+def run(problem: Problem, compiled: object, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return train_seeds(problem, [SEED], tmp_path_factory.mktemp("records") / "run")[0]
+
+
+FIVE = make_config(agents=5, byzantine=2, alpha=0.4)
+
+
+def test_precision_and_recall_are_those_of_the_rejected_agents():
+    records = made_up([[1, 1, 1, 0, 0], [1, 0, 1, 0, 1], [1, 1, 1, 1, 1], [0, 0, 0, 0, 0], [0, 1, 1, 1, 1]], FIVE)
+    assert column(records, "accepted_honest") == [3, 2, 3, 0, 2]
+    assert column(records, "accepted_byzantine") == [0, 1, 2, 0, 2]
+    assert column(records, "precision") == [1.0, 0.5, None, 0.4, 0.0]
+    assert column(records, "recall") == [1.0, 0.5, 0.0, 1.0, 0.0]
+
+
+def test_without_byzantine_agents_there_is_no_recall():
+    records = made_up([[1, 1, 1, 1, 1], [1, 1, 1, 1, 0]], dataclasses.replace(FIVE, byzantine=0))
+    assert column(records, "recall") == [None, None]
+    assert column(records, "precision") == [None, 0.0]
+
+
+def test_trajectories_add_up_over_rounds_agents_and_server():
+    records = made_up([[1] * 5] * 3, FIVE, counted=[6, 7, 8], batch=[12, 20, 15], server_trajectories=[4, 0, 8])
+    assert column(records, "trajectories") == [6, 13, 21]
+    assert column(records, "trajectories_agent") == [12, 32, 47]
+    assert column(records, "trajectories_server") == [4, 4, 12]
+    assert column(records, "trajectories_total") == [5 * 12 + 4, 5 * 32 + 4, 5 * 47 + 12]
+
+
+def test_a_row_has_the_evaluation_of_the_policy_after_its_round():
+    records = made_up([[1] * 5] * 3, FIVE)
+    returns = [row["test_return"] for row in records.rows()]
+    assert returns == [0.5, 2.5, 4.5, None]
+    assert np.isnan(records.test_returns[-1])
+    records.last_test = np.array([7.0, 9.0])
+    assert [row["test_return"] for row in records.rows()] == [0.5, 2.5, 4.5, 8.0]
+    assert list(records.test_returns) == [0.5, 2.5, 4.5, 8.0]
+
+
+def test_return_at_is_that_of_the_first_policy_with_so_many_trajectories():
+    records = made_up([[1] * 5] * 3, FIVE, counted=[10, 10, 10])
+    records.last_test = np.array([8.0])
+    assert [records.return_at(n) for n in (0, 1, 10, 11, 30, 99)] == [0.5, 2.5, 2.5, 4.5, 8.0, 8.0]
+
+
+def test_codes_are_written_as_words():
+    status = [[0, 1, 2, 3, 0], [0] * 5]
+    records = made_up([[1] * 5] * 2, FIVE, status=status, rule=[0, 2])
+    assert column(records, "status") == [[STATUSES[s] for s in row] for row in status]
+    assert column(records, "rule") == [RULES[0], RULES[2]] == ["nobody", "R2"]
+
+
+def test_what_is_not_finite_is_null_in_the_file(tmp_path: Path):
+    distances = [[0.0, np.inf, np.nan, -np.inf, 1.0]]
+    records = made_up([[1] * 5], FIVE, distances=distances, norms=distances, threshold=[np.inf], ratio=[np.nan])
+    records.save(tmp_path / "records.jsonl")
+    row = json.loads((tmp_path / "records.jsonl").read_text().splitlines()[1], parse_constant=pytest.fail)
+    assert row["distances"] == row["norms"] == [0.0, None, None, None, 1.0]
+    assert row["threshold"] is row["ratio"] is None
+
+
+def test_before_the_first_round_there_is_one_row(tmp_path: Path):
+    records = Records(FIVE)
+    records.save(tmp_path / "records.jsonl")
+    assert len(records) == records.steps == 0
+    (row,) = map(json.loads, (tmp_path / "records.jsonl").read_text().splitlines())
+    assert (row["round"], row["trajectories"], row["test_return"]) == (0, 0, None)
+
+
+def test_every_line_is_strict_json_with_the_required_columns(run: Run):
+    lines = (run.folder / "records.jsonl").read_text().splitlines()
+    rows = [json.loads(line, parse_constant=pytest.fail) for line in lines]
+    assert [row["round"] for row in rows] == list(range(len(run.records) + 1))
+    assert all(set(REQUIRED) <= set(row) for row in rows[1:])
+    assert all(len(row[name]) == 4 for row in rows[1:] for name in ("status", "distances", "norms", "accepted"))
+    assert rows == list(run.records.rows())
+
+
+def test_pandas_reads_the_records(run: Run):
+    table = pd.read_json(run.folder / "records.jsonl", lines=True)
+    assert set(REQUIRED) <= set(table.columns)
+    assert len(table) == len(run.records) + 1
+    assert table["trajectories"].is_monotonic_increasing
+    assert table["trajectories"].iloc[-1] >= run.config.trajectories
+    np.testing.assert_allclose(table["test_return"], run.records.test_returns)
+    assert table["seconds"].iloc[1:].gt(0).all()
+
+
+def test_the_first_row_is_the_untrained_policy_and_the_last_the_trained_one(problem: Problem, run: Run):
+    evaluate = make_evaluator(problem, problem.config.test_episodes)
+    first = first_state(problem, SEED)
+    rounds = len(run.records)
+    untrained = evaluate(problem.policy.unravel(first.theta), jax.random.fold_in(first.key, 1))
+    trained = evaluate(run.policy.params, jax.random.fold_in(first.key, rounds + 1))
+    assert run.records.test_returns[0] == np.asarray(untrained.returns).mean()
+    assert run.records.test_returns[-1] == np.asarray(trained.returns).mean()
+
+
+def events(folder: Path) -> Iterator[Event]:
+    """The events of a folder: length (8 bytes), its checksum (4), the event, its checksum (4), and so on."""
+    for path in sorted(folder.glob("events.out.tfevents.*")):
+        raw, at = path.read_bytes(), 0
+        while at < len(raw):
+            (length,) = struct.unpack_from("<Q", raw, at)
+            yield Event.FromString(raw[at + 12 : at + 12 + length])
+            at += 16 + length
+
+
+def scalars(folder: Path, tag: str) -> dict[int, float]:
+    return {e.step: v.simple_value for e in events(folder) for v in e.summary.value if v.tag == tag}
+
+
+def test_tensorboard_gets_the_returns_and_the_filter_round_by_round(run: Run):
+    rounds = len(run.records)
+    test = scalars(run.folder, "return/test")
+    assert sorted(test) == list(range(rounds + 1))
+    np.testing.assert_allclose([test[i] for i in range(rounds + 1)], run.records.test_returns, rtol=1e-6)
+    honest = scalars(run.folder, "filter/accepted_honest")
+    assert [honest[i + 1] for i in range(rounds)] == list(run.records.accepted()[0])
+    train = scalars(run.folder, "return/train")
+    np.testing.assert_allclose([train[i + 1] for i in range(rounds)], run.records.columns["train_return"])
