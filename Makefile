@@ -19,7 +19,7 @@ lint: $(INSTALLED)  ## style and types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-study: $(INSTALLED)  ## the learning table, docs/learning.md: about ten minutes
+study: $(INSTALLED)  ## the learning table, docs/learning.md: about twenty minutes
 	$(BIN)/python studies/learning.py
 
 bench: $(INSTALLED)  ## the speed of this machine

@@ -108,38 +108,44 @@ def test_an_agent_alone_answers_as_it_does_among_ten_to_the_bit(ten_at_once):
     assert same_tree(jax.tree.map(lambda *x: jnp.concatenate(x), *each), ten_at_once)
 
 
-@pytest.mark.parametrize("lanes", [9, 1])
-def test_agents_in_chunks_answer_as_they_do_all_at_once_to_the_bit(lanes, ten_at_once, monkeypatch):
-    monkeypatch.setattr("fedpg.agents.MAX_LANES", lanes)  # 3 at a time, so that the last chunk is not full, or 1
+def test_agents_in_chunks_answer_as_they_do_all_at_once_to_the_bit(ten_at_once, monkeypatch):
+    monkeypatch.setattr("fedpg.agents.MAX_LANES", 9)  # 3 agents at a time, so that the last chunk is not full
     problem = small_cartpole()
     mine = cohort(problem)(probes.broadcast(problem), NUMBERS, NOBODY)
     assert same_tree(mine, ten_at_once)
 
 
-def test_lanes_compiled_for_more_episodes_change_no_answer():
-    ranged = probes.tiny_problem(agents=4, batch=(2, 6))
-    run = probes.answers(ranged)
-    for batch in (3, 5):
-        exact = probes.tiny_problem(agents=4, batch=(batch, batch))
-        mine, theirs = run(probes.broadcast(ranged, batch=batch)), probes.answers(exact)(probes.broadcast(exact))
-        for a, b in zip(jax.tree.leaves(mine), jax.tree.leaves(theirs), strict=True):
-            np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
+@pytest.fixture(scope="module")
+def ranged():
+    """Two agents that answer to any batch from 2 to 6."""
+    problem = probes.tiny_problem(agents=2, batch=(2, 6))
+    return problem, probes.answers(problem)
 
 
-def test_every_batch_of_the_range_is_sampled_whole():
-    for low, high in ((1, 1), (2, 3), (12, 20), (5, 48)):
-        widths = lane_widths(low, high)
-        assert max(widths) == high
-        assert list(widths) == sorted(set(widths))
-    problem = probes.tiny_problem(agents=2, batch=(2, 5))
-    run = probes.answers(problem)
+def test_lanes_compiled_for_more_episodes_change_no_answer(ranged):
+    problem, run = ranged
+    exact = probes.tiny_problem(agents=2, batch=(5, 5))
+    mine, theirs = run(probes.broadcast(problem, batch=5)), probes.answers(exact)(probes.broadcast(exact))
+    for a, b in zip(jax.tree.leaves(mine), jax.tree.leaves(theirs), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
+
+
+def test_every_batch_of_the_range_is_sampled_whole(ranged):
+    problem, run = ranged
     roll = quick_jit(lambda p, n: rollout(problem.environment, problem.policy, p, n, 3))
-    for batch in range(2, 6):
+    for batch in range(2, 7):
         message = probes.broadcast(problem, batch=batch)
-        lanes = agent_lanes(problem, message, NUMBERS[:2], NOBODY[:2], 5)
-        lengths = roll(problem.policy.unravel(message.theta), lanes).lengths.reshape(2, 5)
+        lanes = agent_lanes(problem, message, NUMBERS[:2], NOBODY[:2], 6)
+        lengths = roll(problem.policy.unravel(message.theta), lanes).lengths.reshape(2, 6)
         assert (np.asarray(lengths) > 0).sum(axis=1).tolist() == [batch, batch]
         assert run(message).steps.tolist() == lengths.sum(axis=1).tolist()
+
+
+@pytest.mark.parametrize(("low", "high"), [(1, 1), (2, 3), (12, 20), (5, 48)])
+def test_the_largest_batch_has_lanes(low, high):
+    widths = lane_widths(low, high)
+    assert max(widths) == high
+    assert list(widths) == sorted(set(widths))
 
 
 @pytest.mark.parametrize("attack", ["random-noise", "shuffled-rewards"])

@@ -86,7 +86,7 @@ def same_run(a: Run, b: Run) -> None:
 
 
 class StopAt(Silent):
-    """Stops a run once it has done so many rounds in this call."""
+    """Stops a run after so many calls for rounds."""
 
     def __init__(self, rounds: int) -> None:
         self.stop = threading.Event()
@@ -157,13 +157,14 @@ def test_rounds_one_by_one_are_the_rounds_of_one_call(problem: Problem, advance:
     assert bits(state) != bits(first_state(problem, SEED))
 
 
-@pytest.mark.parametrize("limit", [1, 20, 33])
-def test_rounds_stop_when_the_limit_is_reached(problem: Problem, advance: Advance, limit: int):
-    done, state, logs = advance(first_state(problem, SEED), jnp.int32(32), jnp.int32(limit))
-    counted = np.cumsum(logs.counted[: int(done)])
-    assert counted[-1] == state.counted >= limit
-    assert done == 1 or counted[-2] < limit
-    assert advance(state, jnp.int32(32), jnp.int32(limit))[0] == 0
+def test_rounds_stop_when_the_limit_is_reached(problem: Problem, advance: Advance):
+    first = first_state(problem, SEED)
+    counted = np.cumsum(advance(first, jnp.int32(9), jnp.int32(FOREVER))[2].counted[:9])
+    for limit, rounds in [(1, 1), (counted[4], 5), (counted[4] + 1, 6), (counted[7] - 1, 8)]:
+        done, state, _ = advance(first, jnp.int32(32), jnp.int32(limit))
+        assert done == state.round == rounds
+        assert state.counted == counted[rounds - 1]
+        assert advance(state, jnp.int32(32), jnp.int32(limit))[0] == 0
 
 
 def test_a_run_stops_at_its_number_of_trajectories(undisturbed: Run):
@@ -203,7 +204,7 @@ def test_nothing_is_compiled_after_the_first_call(tiny: Callable[..., Problem], 
 # --- stopped, killed, resumed
 
 
-@pytest.mark.parametrize("rounds", [0, 1, 4])
+@pytest.mark.parametrize("rounds", [0, 1, 8])
 @pytest.mark.usefixtures("one_round_per_call")
 def test_a_stopped_run_goes_on_as_if_nothing_had_happened(
     problem: Problem, undisturbed: Run, tmp_path: Path, rounds: int
@@ -215,8 +216,10 @@ def test_a_stopped_run_goes_on_as_if_nothing_had_happened(
     assert not half.finished
     assert len(half.records) == rounds
     assert log_bits(half) == (log_bits(undisturbed, rounds) if rounds else {})
-    whole = train_seeds(problem, [SEED], tmp_path / "run", resume=True)[0]
+    rest = StopAt(1000)
+    whole = train_seeds(problem, [SEED], tmp_path / "run", resume=True, reporter=rest)[0]
     assert whole.finished
+    assert rest.calls == len(whole.records) - rounds, "no round is done twice"
     same_run(whole, undisturbed)
 
 
@@ -456,10 +459,11 @@ def sevens(key: Array, gradients: Array, byzantine: Array, tensors: tuple[slice,
     return jnp.full_like(gradients, 7.0)
 
 
+@pytest.mark.usefixtures("compiled_fast")
 def test_an_attack_of_the_users_own_begins_when_told_and_the_rounds_before_are_honest(
-    tiny: Callable[..., Problem], compiled: Callable[[Problem], Advance], tmp_path: Path
+    tiny: Callable[..., Problem], tmp_path: Path
 ):
-    honest = tiny(byzantine=0, attack="random-noise")
+    honest = tiny(byzantine=0, attack="random-noise", batch=(4, 4))
     settings = {k: v for k, v in vars(honest.config).items() if k not in ("attack", "byzantine", "attack_start")}
     run = fedpg.train(**settings, byzantine=1, attack=sevens, attack_start=5, seed=SEED, out=tmp_path / "run")
     assert run.config.attack == "custom:sevens"

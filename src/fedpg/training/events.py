@@ -17,7 +17,8 @@ class Events:
 
     def __init__(self, folder: Path, config: Config, first: int) -> None:
         # Rounds that an interrupted run had written beyond its checkpoint are superseded.
-        self.writer = SummaryWriter(str(folder), purge_step=first if first > 1 else None)
+        # The queue to the writing thread is long, so that no round waits for the disk.
+        self.writer = SummaryWriter(str(folder), purge_step=first if first > 1 else None, max_queue=1000)
         self.config = config
 
     def __enter__(self) -> Self:
