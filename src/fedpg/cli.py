@@ -39,6 +39,9 @@ Examples:
 """
 
 
+MAX_SEEDS = 10_000
+
+
 @dataclass(frozen=True)
 class Train:
     """Train a policy by a federation of agents in this process.
@@ -146,14 +149,14 @@ def parse_seeds(text: str) -> list[int]:
     try:
         if ":" in text:
             start, stop = text.split(":")
-            seeds = list(range(int(start or 0), int(stop)))
+            seeds: Sequence[int] = range(int(start or 0), int(stop))
         else:
             seeds = [int(part) for part in text.split(",")]
     except ValueError:
         raise ConfigError(f"seeds must be like 3, 0,1,5 or 0:10, not {text!r}") from None
-    if not seeds:
-        raise ConfigError(f"seeds {text!r} is an empty range")
-    return seeds
+    if not 1 <= len(seeds) <= MAX_SEEDS:
+        raise ConfigError(f"seeds {text!r} are {len(seeds)} seeds; it must be 1 to {MAX_SEEDS}")
+    return list(seeds)
 
 
 def _train(command: Train) -> int:
@@ -166,6 +169,8 @@ def _train(command: Train) -> int:
     config = validate(command.config)
     problem = make_problem(config)
     seeds = parse_seeds(command.seeds)
+    if command.resume and command.out is None:
+        raise ConfigError("resume goes on with the run in a folder: give it with --out")
     stop = threading.Event()
 
     def on_interrupt(number: int, frame: FrameType | None) -> None:
@@ -217,6 +222,8 @@ def _play(command: Play) -> int:
     from fedpg.play import render
 
     _positive("episodes", command.episodes)
+    if command.seed < 0:
+        raise ConfigError(f"seed must be 0 or more, not {command.seed}")
     problem, params = _load(command.run)
     returns = render(problem, params, command.out, command.episodes, command.seed)
     print(f"{command.out}: {len(returns)} episode(s), return {', '.join(f'{r:.0f}' for r in returns)}")

@@ -19,7 +19,7 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> ConfigError:
     """The error for a name that nobody registered, with the nearest ones that somebody did."""
     known = sorted(known)
     lower = {k.lower(): k for k in known}
-    near = [lower[k] for k in difflib.get_close_matches(name.lower(), lower, n=3, cutoff=0.5)]
+    near = [lower[k] for k in difflib.get_close_matches(str(name).lower(), lower, n=3, cutoff=0.5)]
     hint = f"did you mean {' or '.join(near)}? " if near else ""
     return ConfigError(f"unknown {kind} {name!r}: {hint}The {kind}s are {', '.join(known)}.")
 
@@ -236,7 +236,7 @@ def validate(config: Config) -> Config:
         (c.test_horizon >= 1, f"test_horizon must be 1 or more, not {c.test_horizon}"),
         (c.test_episodes >= 1, f"test_episodes must be 1 or more, not {c.test_episodes}"),
         (all(n >= 1 for n in c.hidden), f"hidden layers must have 1 or more units each, not {c.hidden}"),
-        (c.trajectories >= 1, f"trajectories must be 1 or more, not {c.trajectories}"),
+        (1 <= c.trajectories < 2**31, f"trajectories must be 1 or more, below 2^31, not {c.trajectories}"),
         (
             c.algorithm == "fedpg-br" or c.inner_law == "fixed",
             f"algorithm {c.algorithm!r} takes a fixed number of inner steps: set inner_law to 'fixed', "
@@ -264,7 +264,7 @@ def validate(config: Config) -> Config:
 
 
 def _positive(value: Any) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value) and value > 0
+    return _number(value) and 0 < value < math.inf
 
 
 def _check_type(name: str, value: Any) -> None:
@@ -294,7 +294,9 @@ _HINTS = get_type_hints(Config)
 
 
 def _number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return value == math.inf or abs(value) < 1e300  # a whole number in Python may be too large for a float
 
 
 def to_json(config: Config) -> dict[str, Any]:

@@ -15,6 +15,8 @@ import safetensors.numpy
 from fedpg.config import Config, ConfigError, from_json, to_json
 
 FORMAT = "1"
+UNFINISHED = ".unfinished"
+"""How the names of temporary files end: what a killed process may leave behind."""
 
 
 class StorageError(RuntimeError):
@@ -26,7 +28,7 @@ def write_whole(path: Path, data: bytes | str) -> None:
     raw = data.encode() if isinstance(data, str) else data
     temporary = None
     try:
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=UNFINISHED)
         with os.fdopen(handle, "wb") as file:
             file.write(raw)
             file.flush()
@@ -37,9 +39,15 @@ def write_whole(path: Path, data: bytes | str) -> None:
         if temporary is not None and os.path.exists(temporary):
             os.unlink(temporary)
         raise StorageError(
-            f"cannot write {path}: {error.strerror or error}. The file is as it was before; make room or choose "
-            "another folder with --out, then continue the run with --resume."
+            f"cannot write {path}: {error.strerror or error}. The file is as it was before; make room and try again "
+            "(a training run goes on with --resume), or choose another --out."
         ) from error
+
+
+def remove_unfinished(folder: Path) -> None:
+    """Delete the temporary files of a process that was killed while it wrote."""
+    for path in folder.glob(f".*{UNFINISHED}"):
+        path.unlink(missing_ok=True)
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -48,10 +56,11 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def save_tensors(path: Path, kind: str, tensors: Mapping[str, np.ndarray], about: Mapping[str, Any]) -> None:
-    """A safetensors file with what it is, and a digest of what it holds."""
-    arrays = {name: np.ascontiguousarray(value) for name, value in tensors.items()}
-    metadata = {"fedpg": FORMAT, "kind": kind, "about": json.dumps(about), "digest": _digest(arrays, about)}
-    write_whole(path, safetensors.numpy.save(arrays, metadata))
+    """A safetensors file with what it is (`about` has the settings), and a digest of what it holds."""
+    arrays = {name: np.require(value, requirements="C") for name, value in tensors.items()}
+    header = {"format": FORMAT, "kind": kind, "about": about, "digest": _digest(arrays, about)}
+    # One entry, because safetensors writes several in random order: the same content is the same bytes.
+    write_whole(path, safetensors.numpy.save(arrays, {"fedpg": json.dumps(header)}))
 
 
 def load_tensors(path: Path, kind: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
@@ -62,18 +71,20 @@ def load_tensors(path: Path, kind: str) -> tuple[dict[str, np.ndarray], dict[str
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
     except FileNotFoundError:
         raise StorageError(f"there is no {kind} at {path}") from None
-    except (OSError, safetensors.SafetensorError, ValueError) as error:
+    except (OSError, safetensors.SafetensorError, ValueError, TypeError, AttributeError) as error:
         raise StorageError(f"{path} is damaged or no {kind}: {error}") from error
-    if metadata.get("fedpg") != FORMAT or metadata.get("kind") != kind:
-        raise StorageError(
-            f"{path} is not a fedpg {kind} of format {FORMAT}: it holds {metadata.get('kind', 'something else')}"
-        )
     try:
-        about = json.loads(metadata["about"])
-    except (KeyError, ValueError) as error:
-        raise StorageError(f"{path} is damaged: its description cannot be read") from error
-    if metadata.get("digest") != _digest(arrays, about):
+        header = json.loads(metadata["fedpg"])
+        found = header["format"], header["kind"]
+        about, digest = header["about"], header["digest"]
+    except (KeyError, ValueError, TypeError) as error:
+        raise StorageError(f"{path} is damaged or no {kind} of fedpg") from error
+    if found != (FORMAT, kind):
+        raise StorageError(f"{path} is no {kind} of format {FORMAT}, but a {found[1]} of format {found[0]}")
+    if digest != _digest(arrays, about):
         raise StorageError(f"{path} is damaged: its content does not match its digest")
+    if not isinstance(about, dict) or not isinstance(about.get("settings"), dict):
+        raise StorageError(f"{path} is damaged: it has no settings")
     return arrays, about
 
 
@@ -94,7 +105,7 @@ def read_config(folder: Path) -> tuple[Config, int]:
         return from_json(values["settings"]), int(values["seed"])
     except FileNotFoundError:
         raise StorageError(f"{folder} is not a run folder: it has no config.json") from None
-    except (OSError, ValueError, KeyError, TypeError, ConfigError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, ConfigError) as error:
         raise StorageError(f"{path} is damaged: {error}") from error
 
 

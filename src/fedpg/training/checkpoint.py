@@ -9,7 +9,7 @@ import numpy as np
 
 from fedpg.agents import Problem
 from fedpg.algorithms import Log, State, first_state
-from fedpg.config import Config, from_json, to_json
+from fedpg.config import Config, ConfigError, from_json, to_json
 from fedpg.policies import Params, Policy
 from fedpg.storage import StorageError, load_tensors, save_tensors
 from fedpg.training.records import Records
@@ -28,7 +28,7 @@ def load_checkpoint(folder: Path, problem: Problem, seed: int) -> tuple[State, R
     """The state and records to go on from, checked against what this run must have."""
     path = folder / FILE
     tensors, about = load_tensors(path, "checkpoint")
-    if _comparable(about["settings"]) != _comparable(to_json(problem.config)) or about["seed"] != seed:
+    if _comparable(about["settings"]) != _comparable(to_json(problem.config)) or about.get("seed") != seed:
         raise StorageError(f"{path} belongs to a run with other settings or another seed")
     like = first_state(problem, seed)
     names = _named(like)
@@ -75,4 +75,7 @@ def load_policy(path: Path, problem: Problem) -> Params:
 
 def policy_config(path: Path) -> Config:
     """The settings that a policy file was trained with."""
-    return from_json(load_tensors(path, "policy")[1]["settings"])
+    try:
+        return from_json(load_tensors(path, "policy")[1]["settings"])
+    except ConfigError as error:
+        raise StorageError(f"{path} has settings that cannot work: {error}") from error

@@ -9,6 +9,7 @@ from tensorboardX import SummaryWriter
 from tensorboardX.proto.summary_pb2 import Summary
 
 from fedpg.config import Config
+from fedpg.storage import StorageError
 from fedpg.training.records import Records
 
 
@@ -25,7 +26,11 @@ class Events:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.writer.close()
+        try:
+            self.writer.close()
+        except OSError as failed:
+            if kind is None:
+                raise StorageError(f"cannot write the event file in {self.writer.logdir}: {failed}") from failed
 
     def write(self, records: Records, new: int) -> None:
         """The last `new` rounds."""

@@ -19,7 +19,7 @@ from fedpg.attacks import as_attack
 from fedpg.config import Config, ConfigError, defaults, validate
 from fedpg.environments import Environment
 from fedpg.policies import Params, Policy
-from fedpg.storage import StorageError, read_config, write_config
+from fedpg.storage import UNFINISHED, StorageError, read_config, remove_unfinished, write_config
 from fedpg.training.checkpoint import FILE, load_checkpoint, save_checkpoint, save_policy
 from fedpg.training.events import Events
 from fedpg.training.progress import Reporter, Silent, Snapshot
@@ -102,7 +102,9 @@ def train_seeds(
     folder = new_folder(problem.config) if out is None else Path(out)
     folders = {seed: folder / f"seed-{seed}" if len(seeds) > 1 else folder for seed in seeds}
     for seed in seeds:
-        prepare_folder(folders[seed], problem.config, seed, resume)
+        check_folder(folders[seed], problem.config, seed, resume)
+    for seed in seeds:
+        make_folder(folders[seed], problem.config, seed)
     with reporter:
         start = time.monotonic()
         advance = compile_rounds(problem)
@@ -125,8 +127,8 @@ def new_folder(config: Config) -> Path:
     return next(path for path in candidates if not path.exists())
 
 
-def prepare_folder(folder: Path, config: Config, seed: int, resume: bool) -> None:
-    """Make the run's folder, or refuse one that holds something else."""
+def check_folder(folder: Path, config: Config, seed: int, resume: bool) -> None:
+    """Refuse a folder that holds something else."""
     if resume and (folder / "config.json").exists():
         theirs, their_seed = read_config(folder)
         changed = [name for name, value in vars(config).items() if getattr(theirs, name) != value]
@@ -139,16 +141,21 @@ def prepare_folder(folder: Path, config: Config, seed: int, resume: bool) -> Non
             raise StorageError(
                 f"{folder} runs to {theirs.trajectories} trajectories; a resumed run can be made longer, not shorter"
             )
-        write_config(folder, config, seed)
         return
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        hint = "give --resume to go on with it, or another --out" if (folder / FILE).exists() else "give another --out"
+    if folder.exists() and (not folder.is_dir() or any(not p.name.endswith(UNFINISHED) for p in folder.iterdir())):
+        ours = (folder / "config.json").exists()
+        hint = "give --resume to go on with it, or another --out" if ours else "give another --out"
         raise StorageError(f"{folder} exists already: {hint}")
+
+
+def make_folder(folder: Path, config: Config, seed: int) -> None:
+    """A folder with the settings in it; those of a run to be resumed stay until its checkpoint has been read."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise StorageError(f"cannot make the run folder {folder}: {error.strerror or error}") from error
-    write_config(folder, config, seed)
+    if not (folder / "config.json").exists():
+        write_config(folder, config, seed)
 
 
 def _train_one(
@@ -159,6 +166,8 @@ def _train_one(
         state, records = load_checkpoint(folder, problem, seed)
     else:
         state, records = first_state(problem, seed), Records(config)
+    remove_unfinished(folder)
+    write_config(folder, config, seed)  # a resumed run may have been made longer
     began = saved = time.monotonic()
     before = records.steps
     rounds, limit = 1, jnp.int32(config.trajectories)
