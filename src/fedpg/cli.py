@@ -154,8 +154,10 @@ def parse_seeds(text: str) -> list[int]:
             seeds = [int(part) for part in text.split(",")]
     except ValueError:
         raise ConfigError(f"seeds must be like 3, 0,1,5 or 0:10, not {text!r}") from None
-    if not 1 <= len(seeds) <= MAX_SEEDS:
-        raise ConfigError(f"seeds {text!r} are {len(seeds)} seeds; it must be 1 to {MAX_SEEDS}")
+    if not seeds:
+        raise ConfigError(f"seeds {text!r} is an empty range")
+    if len(seeds) > MAX_SEEDS:
+        raise ConfigError(f"seeds {text!r} are {len(seeds)} seeds; at most {MAX_SEEDS} go in one call")
     return list(seeds)
 
 
