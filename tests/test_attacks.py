@@ -29,13 +29,13 @@ def attack_of(name, form="text", *options):
 
 def sent(name, form="text", *options, gradients=GRADIENTS, byzantine=BYZANTINE, seed=0):
     message = compiled_message(name, form, options)
-    return np.asarray(message(jax.random.key(seed), gradients, byzantine), np.float64)
+    return np.asarray(message(jax.random.split(jax.random.key(seed), len(gradients)), gradients, byzantine), np.float64)
 
 
 @functools.cache
 def compiled_message(name, form, options):
     message = attack_of(name, form, *options).message
-    return quick_jit(lambda key, gradients, byzantine: message(key, gradients, byzantine, TENSORS))
+    return quick_jit(lambda keys, gradients, byzantine: message(keys, gradients, byzantine, TENSORS))
 
 
 def per_tensor(function):
@@ -171,7 +171,7 @@ def test_only_byzantine_agents_attack_and_only_from_their_start_on(name, honest)
         np.testing.assert_allclose(mine[3:], factor * theirs[3:], rtol=1e-4, atol=1e-5)
 
 
-def ten_times(key, gradients, byzantine, tensors):
+def ten_times(keys, gradients, byzantine, tensors):
     assert sum(t.stop - t.start for t in tensors) == gradients.shape[1]
     return 10 * gradients
 
@@ -185,10 +185,14 @@ def test_a_users_own_function_decides_what_is_sent(honest):
 
 
 def test_a_users_own_function_by_the_path_of_its_module(tmp_path, monkeypatch):
-    (tmp_path / "my_attacks.py").write_text("def half(key, gradients, byzantine, tensors):\n    return gradients / 2\n")
+    (tmp_path / "my_attacks.py").write_text(
+        "def half(keys, gradients, byzantine, tensors):\n    return gradients / 2\n"
+    )
     monkeypatch.syspath_prepend(tmp_path)
     message = make_attack(make_config(attack="my_attacks:half")).message
-    np.testing.assert_allclose(message(jax.random.key(0), GRADIENTS, BYZANTINE, TENSORS), GRADIENTS / 2)
+    np.testing.assert_allclose(
+        message(jax.random.split(jax.random.key(0), len(GRADIENTS)), GRADIENTS, BYZANTINE, TENSORS), GRADIENTS / 2
+    )
     for path in ("my_attacks:third", "no_such_module:half"):
         with pytest.raises(ConfigError, match=path):
             make_attack(make_config(attack=path))
@@ -201,7 +205,7 @@ def test_a_wrong_shape_from_a_users_attack_is_an_error_that_names_both_shapes(sh
             agents=5,
             byzantine=2,
             alpha=0.4,
-            attack=lambda key, gradients, byzantine, tensors: jnp.zeros(shape),
+            attack=lambda keys, gradients, byzantine, tensors: jnp.zeros(shape),
             hidden=(3,),
             environment=probes.tiny_environment(),
             out=tmp_path / "run",

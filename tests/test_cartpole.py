@@ -84,7 +84,7 @@ def balancing() -> dict[str, jax.Array]:
 
 
 def test_a_policy_that_survives_is_cut_off_after_500_steps_in_both():
-    roll = jax.jit(lambda p, n: rollout(CARTPOLE, POLICY, p, n, CARTPOLE.limit))
+    roll = probes.quick_jit(lambda p, n: rollout(CARTPOLE, POLICY, p, n, CARTPOLE.limit))
     params = balancing()
     ours = roll(params, lanes(jax.random.split(jax.random.key(0), 8), 10_000, greedy=True))
     assert np.all(np.asarray(ours.lengths) == 500)

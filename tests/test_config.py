@@ -170,7 +170,7 @@ def test_an_attack_that_cannot_be_made_is_refused(settings: dict[str, Any], word
 def test_an_attack_of_the_users_own_is_found_by_its_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "an_attack_of_mine.py").write_text(
         "from fedpg import Attack\n"
-        "def mirror(key, gradients, byzantine, tensors):\n    return -gradients\n"
+        "def mirror(keys, gradients, byzantine, tensors):\n    return -gradients\n"
         "still = Attack(act=lambda action, random: 0 * action)\n"
     )
     monkeypatch.syspath_prepend(tmp_path)

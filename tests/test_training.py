@@ -483,7 +483,7 @@ def test_an_attack_of_the_users_own_begins_when_told_and_the_rounds_before_are_h
 def test_an_attack_that_returns_another_shape_is_an_error_that_says_so(tiny: Callable[..., Problem], tmp_path: Path):
     settings = {k: v for k, v in vars(tiny().config).items() if k != "attack"}
     with pytest.raises(ValueError, match=r"attack.*shape"):
-        fedpg.train(**settings, attack=lambda key, gradients, *_: gradients[0], out=tmp_path / "run")
+        fedpg.train(**settings, attack=lambda keys, gradients, *_: gradients[0], out=tmp_path / "run")
 
 
 def one_round(problem: Problem, seed: int) -> tuple[State, Log]:

@@ -89,6 +89,11 @@ def stream(key: Array, name: str) -> Array:
     return jax.random.fold_in(key, STREAMS.index(name))
 
 
+def agent_keys(key: Array, agents: Array) -> Array:
+    """One key per agent, by its number."""
+    return jax.vmap(lambda agent: jax.random.fold_in(key, agent))(agents)
+
+
 def episode_keys(key: Array, episodes: int) -> Array:
     """One key per episode; the i-th does not depend on how many there are."""
     return jax.vmap(lambda i: jax.random.fold_in(key, i))(jnp.arange(episodes))
@@ -106,7 +111,7 @@ def answer(
     branches = [functools.partial(_cohort, problem, broadcast, agents, attacking, own, width) for width in widths]
     which = jnp.searchsorted(jnp.array(widths), broadcast.batch)
     gradients, returns, steps, own_trajectories = jax.lax.switch(which, branches)
-    sent = _messages(problem, broadcast, gradients, attacking)
+    sent = _messages(problem, broadcast, agents, gradients, attacking)
     return Answers(sent, returns, steps), own_trajectories
 
 
@@ -150,7 +155,7 @@ def _work(
 
     learnt_from = trajectories
     if problem.attack.rewards is not None:
-        keys = jax.vmap(lambda a: jax.random.fold_in(stream(broadcast.key, "rewards"), a))(agents)
+        keys = agent_keys(stream(broadcast.key, "rewards"), agents)
         believed = jax.vmap(problem.attack.rewards, in_axes=(0, -2), out_axes=-2)(keys, trajectories)
         learnt_from = trajectories._replace(rewards=jnp.where(attacking[:, None], believed, trajectories.rewards))
     # The weights of all agents at once (a scan over time), the gradients agent by agent (each fits the cache).
@@ -170,8 +175,8 @@ def _work(
 
 def agent_lanes(problem: Problem, broadcast: Broadcast, agents: Array, attacking: Array, width: int) -> Lanes:
     """`width` lanes per agent, the first B_t of them used; key by (seed, round, agent, episode)."""
-    key = stream(broadcast.key, "agent")
-    keys = jax.vmap(lambda a: episode_keys(jax.random.fold_in(key, a), width))(agents)  # [K, width]
+    each = agent_keys(stream(broadcast.key, "agent"), agents)
+    keys = jax.vmap(lambda key: episode_keys(key, width))(each)  # [K, width]
     wanted = (jnp.arange(width) < broadcast.batch) & (agents >= 0)[:, None]
     return Lanes(
         keys=keys.reshape(-1),
@@ -186,12 +191,12 @@ def _roll(problem: Problem, params: dict[str, Array], lanes: Lanes) -> Trajector
     return rollout(problem.environment, problem.policy, params, lanes, steps, problem.attack.act)
 
 
-def _messages(problem: Problem, broadcast: Broadcast, gradients: Array, attacking: Array) -> Replies:
+def _messages(problem: Problem, broadcast: Broadcast, agents: Array, gradients: Array, attacking: Array) -> Replies:
     count, size = gradients.shape
     sent, lengths = gradients, jnp.full((count,), size)
     if problem.attack.message is not None:
-        key = stream(broadcast.key, "attack")
-        lies = problem.attack.message(key, gradients, attacking, problem.policy.tensors)
+        keys = agent_keys(stream(broadcast.key, "attack"), agents)
+        lies = problem.attack.message(keys, gradients, attacking, problem.policy.tensors)
         if lies.shape != gradients.shape:
             raise ValueError(
                 f"the attack returned an array of shape {lies.shape}; it must return what all agents send, "

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from fedpg.agents import Replies
@@ -85,18 +86,18 @@ def _two_rules(replies: Replies, sigma: Array, batch: Array, config: Config, bal
     def rule(radius: Array) -> tuple[Array, Array, Array]:
         near = jnp.sum(pairs <= radius, axis=1)
         members = (2 * near > agents) & valid  # lines 2 and 6; a majority of the K expected agents
-        mean = _mean(gradients, members)
-        to_mean = jnp.where(members, jnp.sum((gradients - mean) ** 2, axis=1), jnp.inf)
-        centre = jnp.argmin(to_mean)  # lines 3 and 7
-        distances = jnp.where(valid, jnp.linalg.norm(gradients - gradients[centre], axis=1), jnp.inf)
+        # Lines 3 and 7. ||x - mean(S)||^2 is the mean of ||x - y||^2 over y in S, less what is the same for all x.
+        to_members = jnp.sum(jnp.where(members, pairs**2, 0.0), axis=1)
+        centre = jnp.argmin(jnp.where(members, to_members, jnp.inf))
+        distances = pairs[centre]
         good = (distances <= radius) & jnp.any(members) if ball else members  # lines 4 and 8
         return good, jnp.where(jnp.any(members), centre, -1), distances
 
     radius_1 = 2 * sigma * jnp.sqrt(concentration(agents, config.delta) / batch)
     radius_2 = 2 * sigma
-    first, second = rule(radius_1), rule(radius_2)
+    first = rule(radius_1)
     enough = jnp.sum(first[0]) >= config.required  # line 5
-    good, centre, distances = jax.tree.map(lambda a, b: jnp.where(enough, a, b), first, second)
+    good, centre, distances = jax.lax.cond(enough, lambda: first, lambda: rule(radius_2))
     somebody = jnp.any(good)
     return Verdict(
         gradient=_mean(gradients, good),  # line 9
@@ -112,23 +113,26 @@ def pairwise_distances(gradients: Array, valid: Array) -> Array:
     """||mu_i - mu_j|| for all pairs, inf where one of them is not valid.  [K, K]
 
     Through the Gram matrix, ||x||^2 + ||y||^2 - 2 x.y. That cancels badly when the vectors are long and close, so
-    they are first centred on one that most are close to: the candidate with the smallest median distance.
+    they are first centred on one that most are close to: of some candidates, the one with the smallest median
+    distance. Zero is a candidate too, so that whoever holds the others' places, most vectors are no longer for it.
     """
     agents = gradients.shape[0]
-    candidates = jnp.arange(0, agents, -(-agents // CANDIDATES))
-
-    def median_distance(i: Array) -> Array:
-        away = jnp.sum((gradients - gradients[i]) ** 2, axis=1)
-        return jnp.where(valid[i], jnp.nanmedian(jnp.where(valid, away, jnp.nan)), jnp.inf)
-
-    best = candidates[jnp.argmin(jax.lax.map(median_distance, candidates))]
-    centred = jnp.where(valid[:, None], gradients - gradients[best], 0.0)
-    squares = jnp.sum(centred**2, axis=1)
-    squared = squares[:, None] + squares[None, :] - 2 * (centred @ centred.T)
-    # A lie may be so long that its square overflows: inf - inf. It is far from everybody, itself excepted.
-    squared = jnp.where(jnp.isnan(squared), jnp.inf, jnp.maximum(squared, 0.0))
-    squared = jnp.where(jnp.eye(agents, dtype=bool), 0.0, squared)
+    # Not at regular steps: liars may be.
+    chosen = np.random.default_rng(0).permutation(agents)[:CANDIDATES]
+    points = jnp.concatenate([jnp.zeros_like(gradients[:1]), gradients[chosen]])
+    to_points = jnp.where(valid, _squared_distances(points, gradients), jnp.nan)
+    medians = jnp.nanmedian(to_points, axis=1)
+    centre = points[jnp.argmin(jnp.where(jnp.isnan(medians), jnp.inf, medians))]
+    centred = jnp.where(valid[:, None], gradients - centre, 0.0)
+    squared = jnp.where(jnp.eye(agents, dtype=bool), 0.0, _squared_distances(centred, centred))
     return jnp.where(valid[:, None] & valid[None, :], jnp.sqrt(squared), jnp.inf)
+
+
+def _squared_distances(x: Array, y: Array) -> Array:
+    """||x_i - y_j||^2 by one matrix product.  [I, J]"""
+    squared = jnp.sum(x**2, axis=1)[:, None] + jnp.sum(y**2, axis=1) - 2 * (x @ y.T)
+    # A lie may be so long that its square overflows: inf - inf. It is far from everybody.
+    return jnp.where(jnp.isnan(squared), jnp.inf, jnp.maximum(squared, 0.0))
 
 
 def _zero_invalid(gradients: Array, valid: Array) -> Array:

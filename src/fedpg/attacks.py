@@ -16,9 +16,10 @@ from fedpg.config import Config, ConfigError, unknown
 from fedpg.trajectories import Trajectories
 
 Message = Callable[[Array, Array, Array, tuple[slice, ...]], Array]
-"""(key, gradients [K, D], byzantine [K], tensors) -> what the agents send [K, D]; only Byzantine rows are used.
+"""(keys [K], gradients [K, D], byzantine [K], tensors) -> what the agents send [K, D]; only Byzantine rows are used.
 
-`tensors` says where each tensor of the policy lies among the D parameters."""
+Each agent has a key of its own, so that what it sends does not depend on who else is simulated beside it; colluders
+share the first one. `tensors` says where each tensor of the policy lies among the D parameters."""
 
 
 class Attack(NamedTuple):
@@ -40,11 +41,11 @@ def random_noise(form: str, scale: float = 3.0) -> Attack:
     Figures: mu + scale (max mu - min mu) U(-1, 1), tensor by tensor.
     """
 
-    def message(key: Array, gradients: Array, byzantine: Array, tensors: tuple[slice, ...]) -> Array:
+    def message(keys: Array, gradients: Array, byzantine: Array, tensors: tuple[slice, ...]) -> Array:
         if form == "text":
             rms = jnp.sqrt(jnp.mean(gradients**2, axis=1, keepdims=True))
-            return scale * rms * jax.random.normal(key, gradients.shape)
-        noise = jax.random.uniform(key, gradients.shape, minval=-1.0, maxval=1.0)
+            return scale * rms * jax.vmap(lambda key: jax.random.normal(key, gradients.shape[1:]))(keys)
+        noise = jax.vmap(lambda key: jax.random.uniform(key, gradients.shape[1:], minval=-1.0, maxval=1.0))(keys)
         spans = [jnp.broadcast_to(jnp.ptp(gradients[:, t], axis=1, keepdims=True), noise[:, t].shape) for t in tensors]
         return gradients + scale * jnp.concatenate(spans, axis=1) * noise
 
@@ -58,7 +59,7 @@ def random_action(form: str) -> Attack:
 
 def sign_flipping(form: str, scale: float = 2.5) -> Attack:
     """SF: -scale times its gradient."""
-    return Attack(message=lambda key, gradients, byzantine, tensors: -scale * gradients)
+    return Attack(message=lambda keys, gradients, byzantine, tensors: -scale * gradients)
 
 
 def fedpg_attack(form: str, scale: float = 3.0) -> Attack:
@@ -67,8 +68,8 @@ def fedpg_attack(form: str, scale: float = 3.0) -> Attack:
     sigma-bar is half the largest distance between two of them. Text: over the whole vector. Figures: per tensor.
     """
 
-    def message(key: Array, gradients: Array, byzantine: Array, tensors: tuple[slice, ...]) -> Array:
-        direction = jax.random.normal(key, gradients.shape[1:])
+    def message(keys: Array, gradients: Array, byzantine: Array, tensors: tuple[slice, ...]) -> Array:
+        direction = jax.random.normal(keys[0], gradients.shape[1:])
         parts = (slice(0, gradients.shape[1]),) if form == "text" else tensors
         shifted = []
         for part in parts:
@@ -88,7 +89,7 @@ def variance_attack(form: str, z: float = 0.18) -> Attack:
     G. Baruch, M. Baruch, Y. Goldberg, "A little is enough", NeurIPS 2019.
     """
 
-    def message(key: Array, gradients: Array, byzantine: Array, tensors: tuple[slice, ...]) -> Array:
+    def message(keys: Array, gradients: Array, byzantine: Array, tensors: tuple[slice, ...]) -> Array:
         centre = _mean_of(gradients, byzantine)
         std = jnp.sqrt(_mean_of((gradients - centre) ** 2, byzantine))
         return jnp.broadcast_to(centre - z * std, gradients.shape)
@@ -98,7 +99,7 @@ def variance_attack(form: str, z: float = 0.18) -> Attack:
 
 def zero_gradient(form: str) -> Attack:
     """Sends zeros."""
-    return Attack(message=lambda key, gradients, byzantine, tensors: jnp.zeros_like(gradients))
+    return Attack(message=lambda keys, gradients, byzantine, tensors: jnp.zeros_like(gradients))
 
 
 def reward_flipping(form: str) -> Attack:
@@ -119,12 +120,12 @@ def shuffled_rewards(form: str) -> Attack:
 
 def not_a_number(form: str) -> Attack:
     """Fault: a vector of NaN."""
-    return Attack(message=lambda key, gradients, byzantine, tensors: jnp.full_like(gradients, jnp.nan))
+    return Attack(message=lambda keys, gradients, byzantine, tensors: jnp.full_like(gradients, jnp.nan))
 
 
 def infinity(form: str) -> Attack:
     """Fault: one infinite entry."""
-    return Attack(message=lambda key, gradients, byzantine, tensors: gradients.at[:, 0].set(jnp.inf))
+    return Attack(message=lambda keys, gradients, byzantine, tensors: gradients.at[:, 0].set(jnp.inf))
 
 
 def wrong_length(form: str) -> Attack:
@@ -182,7 +183,7 @@ def as_attack(attack: Any) -> Attack:
         return attack
     if callable(attack):
         return Attack(message=attack)
-    raise ConfigError(f"an attack is an Attack or a function of (key, gradients, byzantine, tensors), not {attack!r}")
+    raise ConfigError(f"an attack is an Attack or a function of (keys, gradients, byzantine, tensors), not {attack!r}")
 
 
 def import_object(kind: str, path: str) -> Any:

@@ -71,7 +71,9 @@ def standardised_weights(trajectories: Trajectories, gamma: float) -> Array:
     mean = jnp.sum(to_go, axis=0) / jnp.maximum(n, 1)
     deviation = jnp.where(mask, to_go - mean, 0.0)
     std = jnp.sqrt(jnp.sum(deviation**2, axis=0) / jnp.maximum(n - 1, 1))
-    return deviation / (std + 1e-8)
+    # Returns that are all the same differ by rounding only: no spread, no weight.
+    spread = std > 1e-5 * jnp.max(jnp.abs(to_go), axis=0)
+    return jnp.where(spread, deviation / (std + 1e-8), 0.0)
 
 
 def _reward_to_go(rewards: Array, gamma: float) -> Array:
@@ -104,9 +106,9 @@ def weighted_score(policy: Policy, params: Params, trajectories: Trajectories, w
 
     def objective(params: Params, observations: Array, actions: Array, weights: Array) -> Array:
         flat = [x.reshape(*x.shape[:-2], -1) for x in (observations, actions, weights)]  # [..., block * B]
-        log_p = policy.log_prob(params, flat[0], flat[1])
-        # Not a plain product: beyond the end of an episode 0 * log p could be 0 * inf.
-        return jnp.sum(jnp.where(flat[2] == 0.0, 0.0, flat[2] * log_p))
+        # What lies beyond the end of an episode has no weight, but it may be NaN, and so may be its gradient.
+        seen, chosen = (jnp.where(flat[2] == 0.0, 0, x) for x in flat[:2])
+        return jnp.sum(flat[2] * policy.log_prob(params, seen, chosen))
 
     steps, episodes = weights.shape
     size = _block_size(steps, episodes)

@@ -63,7 +63,7 @@ def rollout(
     """Roll out one episode per lane, at most `steps` long, until the last one has ended.
 
     `act(action, random_action)` is what Byzantine lanes do instead of the policy's action.
-    Each lane's result depends on its key alone, to the bit, however many lanes there are.
+    Each lane's result depends on its key alone, however many lanes there are (for CartPole to the bit).
     """
     size = -(-steps // BLOCK) * BLOCK
     keys = jax.vmap(lambda k: jax.random.split(k, 2))(lanes.keys)  # [N, 2]

@@ -72,9 +72,9 @@ def train(
 ) -> Run:
     """Train one policy by a federation in this process.
 
-    `settings` are those of `fedpg.Config`; what is not given comes from the preset. `attack` is a name, or your own
-    function `(key, gradients [K, D], byzantine [K], tensors) -> [K, D]`, or an `Attack`. The run folder is `out`, or
-    a new one under `runs/`.
+    `settings` are those of `fedpg.Config`; what is not given comes from the preset. `attack` is a name, an `Attack`,
+    or your own function `(keys [K], gradients [K, D], byzantine [K], tensors) -> [K, D]`. The run folder is `out`, or a
+    new one under `runs/`.
     """
     named = attack if isinstance(attack, str) else f"custom:{getattr(attack, '__name__', type(attack).__name__)}"
     config = validate(defaults(task, preset, algorithm, attack=named, **settings))
