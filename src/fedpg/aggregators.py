@@ -120,19 +120,27 @@ def pairwise_distances(gradients: Array, valid: Array) -> Array:
     # Not at regular steps: liars may be.
     chosen = np.random.default_rng(0).permutation(agents)[:CANDIDATES]
     points = jnp.concatenate([jnp.zeros_like(gradients[:1]), gradients[chosen]])
-    to_points = jnp.where(valid, _squared_distances(points, gradients), jnp.nan)
+    to_points = jnp.where(valid, _squared_distances(points, gradients, points @ gradients.T), jnp.nan)
     medians = jnp.nanmedian(to_points, axis=1)
     centre = points[jnp.argmin(jnp.where(jnp.isnan(medians), jnp.inf, medians))]
     centred = jnp.where(valid[:, None], gradients - centre, 0.0)
-    squared = jnp.where(jnp.eye(agents, dtype=bool), 0.0, _squared_distances(centred, centred))
+    squared = jnp.where(jnp.eye(agents, dtype=bool), 0.0, _squared_distances(centred, centred, _gram(centred)))
     return jnp.where(valid[:, None] & valid[None, :], jnp.sqrt(squared), jnp.inf)
 
 
-def _squared_distances(x: Array, y: Array) -> Array:
-    """||x_i - y_j||^2 by one matrix product.  [I, J]"""
-    squared = jnp.sum(x**2, axis=1)[:, None] + jnp.sum(y**2, axis=1) - 2 * (x @ y.T)
+def _squared_distances(x: Array, y: Array, products: Array) -> Array:
+    """||x_i - y_j||^2 from the products x_i . y_j.  [I, J]"""
+    squared = jnp.sum(x**2, axis=1)[:, None] + jnp.sum(y**2, axis=1) - 2 * products
     # A lie may be so long that its square overflows: inf - inf. It is far from everybody.
     return jnp.where(jnp.isnan(squared), jnp.inf, jnp.maximum(squared, 0.0))
+
+
+def _gram(x: Array) -> Array:
+    """x_i . x_j, block by block above the diagonal only: it is symmetric.  [K, K]"""
+    rows = jnp.array_split(x, 4 if x.shape[0] >= 256 else 1)
+    n = range(len(rows))
+    upper = {(i, j): rows[i] @ rows[j].T for i in n for j in n if i <= j}
+    return jnp.block([[upper[i, j] if i <= j else upper[j, i].T for j in n] for i in n])
 
 
 def _zero_invalid(gradients: Array, valid: Array) -> Array:
