@@ -19,8 +19,8 @@ class Spread(NamedTuple):
 
 SPREAD_0 = Spread(jnp.float32(0.0), jnp.float32(0.0), jnp.float32(0.0))
 MEMORY = 0.8
-CONFIDENCE_Z = 1.96
-"""The normal quantile of 0.975."""
+CONFIDENCE_Z = 1.645
+"""The normal quantile of 0.95."""
 
 
 def observe_spread(spread: Spread, influences: Array) -> Spread:
@@ -39,7 +39,7 @@ def observe_spread(spread: Spread, influences: Array) -> Spread:
 
 
 def auto_sigma(spread: Spread, agents: int, delta: float) -> Array:
-    """The sigma for which R1's radius is the 0.975 quantile of the distance between two honest replies.
+    """The sigma for which R1's radius is the 0.95 quantile of the distance between two honest replies.
 
     Two replies, each the mean of B trajectories, differ by a vector of covariance 2 Sigma / B. Its squared length
     has mean 2 tr Sigma / B and is nearly chi-square with n = (tr Sigma)^2 / tr Sigma^2 degrees of freedom; its
