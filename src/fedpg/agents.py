@@ -8,9 +8,9 @@ import jax.numpy as jnp
 from jax import Array
 
 from fedpg.attacks import Attack, make_attack
-from fedpg.config import Config
+from fedpg.config import Config, ConfigError
 from fedpg.environments import Environment, Lanes, join, make_environment, rollout
-from fedpg.estimators import Estimator, batch_size, make_estimator, weighted_score
+from fedpg.estimators import Estimator, gradient, make_estimator
 from fedpg.policies import Policy, make_policy
 from fedpg.trajectories import Trajectories
 
@@ -165,7 +165,7 @@ def _work(
         mine, w = jax.tree.map(
             lambda x: jax.lax.dynamic_index_in_dim(x, k, -2, keepdims=False), (trajectories, weights)
         )
-        return weighted_score(problem.policy, params, mine, w) / batch_size(problem.estimator, mine)
+        return gradient(problem.estimator, problem.policy, params, mine, w)
 
     gradients = jax.lax.map(one, jnp.arange(count))  # [K, D]
     episodes = jnp.maximum(jnp.sum(trajectories.lengths > 0, axis=-1), 1)
@@ -196,11 +196,14 @@ def _messages(problem: Problem, broadcast: Broadcast, agents: Array, gradients: 
     sent, lengths = gradients, jnp.full((count,), size)
     if problem.attack.message is not None:
         keys = agent_keys(stream(broadcast.key, "attack"), agents)
-        lies = problem.attack.message(keys, gradients, attacking, problem.policy.tensors)
-        if lies.shape != gradients.shape:
-            raise ValueError(
-                f"the attack returned an array of shape {lies.shape}; it must return what all agents send, "
-                f"{gradients.shape}"
+        try:
+            lies = problem.attack.message(keys, gradients, attacking, problem.policy.tensors)
+        except TypeError as error:
+            raise ConfigError(f"the attack failed as attack(keys, gradients, byzantine, tensors): {error}") from error
+        if getattr(lies, "shape", None) != gradients.shape:
+            got = getattr(lies, "shape", type(lies).__name__)
+            raise ConfigError(
+                f"the attack returned {got}; it must return what all agents send, an array of shape {gradients.shape}"
             )
         sent = jnp.where(attacking[:, None], lies, gradients)
     if problem.attack.length is not None:

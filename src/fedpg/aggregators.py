@@ -15,8 +15,8 @@ from jax import Array
 from fedpg.agents import Replies
 from fedpg.config import Config, unknown
 
-RULES = ("nobody", "R1", "R2", "mean")
-"""Which rule decided: none could, R1, its fallback R2, or no filter at all."""
+RULES = ("nobody", "R1", "R2", "mean", "other")
+"""Which rule decided: none could, R1, its fallback R2, no filter at all, or one of another filter."""
 CANDIDATES = 16
 
 
@@ -94,7 +94,8 @@ def _two_rules(replies: Replies, sigma: Array, batch: Array, config: Config, bal
         return good, jnp.where(jnp.any(members), centre, -1), distances
 
     radius_1 = 2 * sigma * jnp.sqrt(concentration(agents, config.delta) / batch)
-    radius_2 = 2 * sigma
+    # An estimated sigma is one that makes R1's radius right; where V > B, 2 sigma is less, and would be no fallback.
+    radius_2 = jnp.maximum(2 * sigma, radius_1) if config.sigma == "auto" else 2 * sigma
     first = rule(radius_1)
     enough = jnp.sum(first[0]) >= config.required  # line 5
     good, centre, distances = jax.lax.cond(enough, lambda: first, lambda: rule(radius_2))

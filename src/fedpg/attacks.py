@@ -108,10 +108,12 @@ def reward_flipping(form: str) -> Attack:
 
 
 def shuffled_rewards(form: str) -> Attack:
-    """Learns from its rewards in random order, within each episode."""
+    """Learns from its rewards in random order, within each episode (on CartPole, where all are 1, that is honest)."""
 
     def rewards(key: Array, trajectories: Trajectories) -> Array:
-        draws = jax.random.uniform(key, trajectories.rewards.shape)
+        steps, episodes = trajectories.rewards.shape
+        keys = jax.vmap(lambda i: jax.random.fold_in(key, i))(jnp.arange(episodes))
+        draws = jax.vmap(lambda k: jax.random.uniform(k, (steps,)), out_axes=-1)(keys)  # [T, B]
         order = jnp.argsort(jnp.where(trajectories.mask, draws, 2.0), axis=0)  # the living steps first
         return jnp.take_along_axis(trajectories.rewards, order, axis=0)
 

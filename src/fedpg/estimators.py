@@ -26,6 +26,8 @@ class Estimator(NamedTuple):
     """(trajectories of another policy, log pi_theta(a | s) - log pi_other(a | s) [T, B]) -> w [T, B]."""
     per_step: bool
     """Average over all time steps of the batch (the figures) instead of over its episodes (the text)."""
+    step_ratios: bool
+    """Importance weights are of time steps instead of whole trajectories."""
 
 
 def make_estimator(config: Config) -> Estimator:
@@ -47,6 +49,8 @@ def make_estimator(config: Config) -> Estimator:
             return discounted
         # Leave-one-out: the mean over the others knows nothing of this trajectory, so it adds no bias.
         sampled = (trajectories.lengths > 0).astype(jnp.float32)  # [B]: not the empty lanes
+        # Less what the first episode got, which cancels: where all got the same, the result is 0 and not rounding.
+        discounted = sampled * (discounted - discounted[..., :1])
         others = jnp.sum(discounted, axis=-1, keepdims=True) - discounted
         count = jnp.sum(sampled, axis=-1, keepdims=True) - sampled
         return discounted - sampled * others / jnp.maximum(count, 1.0)
@@ -61,7 +65,9 @@ def make_estimator(config: Config) -> Estimator:
         weighed = jnp.exp(jnp.cumsum(log_ratio, axis=0)) * rewards(trajectories)
         return jnp.where(trajectories.mask, _reward_to_go(weighed, 1.0), 0.0)
 
-    return Estimator(weights, corrected, per_step=config.estimator == "standardised")
+    return Estimator(
+        weights, corrected, per_step=config.estimator == "standardised", step_ratios=config.importance == "step"
+    )
 
 
 def standardised_weights(trajectories: Trajectories, gamma: float) -> Array:
@@ -140,9 +146,11 @@ def batch_size(estimator: Estimator, trajectories: Trajectories) -> Array:
     return jnp.maximum(count, 1).astype(jnp.float32)
 
 
-def gradient(estimator: Estimator, policy: Policy, params: Params, trajectories: Trajectories) -> Array:
+def gradient(
+    estimator: Estimator, policy: Policy, params: Params, trajectories: Trajectories, weights: Array | None = None
+) -> Array:
     """The estimate of grad J(theta) from trajectories of theta itself (line 6).  [D]"""
-    weights = estimator.weights(trajectories)
+    weights = estimator.weights(trajectories) if weights is None else weights
     return weighted_score(policy, params, trajectories, weights) / batch_size(estimator, trajectories)
 
 
@@ -166,12 +174,12 @@ def correction(
     plain = estimator.weights(trajectories)
     corrected = estimator.corrected(trajectories, log_ratio)
     size = batch_size(estimator, trajectories)
-    alive = trajectories.mask if estimator.per_step else trajectories.lengths > 0
-    ratios = jnp.exp(log_ratio if estimator.per_step else jnp.sum(log_ratio, axis=0))
+    alive = trajectories.mask if estimator.step_ratios else trajectories.lengths > 0
+    ratios = jnp.exp(log_ratio if estimator.step_ratios else jnp.sum(log_ratio, axis=0))
     return Correction(
         plain=weighted_score(policy, params_n, trajectories, plain) / size,
         corrected=weighted_score(policy, params_0, trajectories, corrected) / size,
-        ratio=jnp.sum(jnp.where(alive, ratios, 0.0)) / size,
+        ratio=jnp.sum(jnp.where(alive, ratios, 0.0)) / jnp.maximum(jnp.sum(alive), 1),
     )
 
 

@@ -26,8 +26,8 @@ CONFIDENCE_Z = 1.645
 def observe_spread(spread: Spread, influences: Array) -> Spread:
     """Add one round's own trajectories of the server, influences [n, D], n >= 4, to the estimate.
 
-    Differences of pairs d_j = (e_2j - e_2j+1) / sqrt 2 have covariance Sigma and mean 0, so without bias
-    E ||d_j||^2 = tr Sigma  and  E (d_i . d_j)^2 = tr Sigma^2.
+    Differences of pairs d = (e_i - e_j) / sqrt 2 have mean 0 and covariance Sigma, so that, for independent pairs,
+    E ||d||^2 = tr Sigma  and  E (d . d')^2 = tr Sigma^2  (nearly: a batch's own mean and baseline tie its rows).
     """
     half = influences.shape[0] // 2
     d = (influences[:half] - influences[half : 2 * half]) / math.sqrt(2)  # [n / 2, D]
@@ -45,9 +45,10 @@ def auto_sigma(spread: Spread, agents: int, delta: float) -> Array:
     has mean 2 tr Sigma / B and is nearly chi-square with n = (tr Sigma)^2 / tr Sigma^2 degrees of freedom; its
     quantile is that mean times (1 - 2/(9n) + z sqrt(2/(9n)))^3 (Wilson and Hilferty).
     R1's radius is 2 sigma sqrt(V / B), so sigma^2 = quantile * B / (4 V), and B cancels.
+    In the first rounds, when little has been seen, sigma is larger: by 1 / sqrt(weight), which soon is 1.
     """
     weight = jnp.maximum(spread.weight, 1e-12)
     trace, square = spread.trace / weight, spread.square / weight
     freedom = jnp.clip(trace**2 / jnp.maximum(square, 1e-30), 1.0, 1e6)
     factor = (1 - 2 / (9 * freedom) + CONFIDENCE_Z * jnp.sqrt(2 / (9 * freedom))) ** 3
-    return jnp.sqrt(2 * trace * factor / (4 * concentration(agents, delta)))
+    return jnp.sqrt(2 * trace * factor / (4 * concentration(agents, delta)) / weight)

@@ -123,15 +123,16 @@ def own_lanes(problem: Problem, key: Array) -> Lanes:
 
 
 def sigma_trajectories(config: Config) -> int:
-    """How many own trajectories the server needs for sigma: b, but 4 at least."""
-    return max(config.minibatch, 4) if config.sigma == "auto" and config.filter != "mean" else 0
+    """How many own trajectories the server needs for sigma: b, but 8 at least; none if there is nobody to filter."""
+    filtered = config.sigma == "auto" and config.filter != "mean" and config.agents > 1
+    return max(config.minibatch, 8) if filtered else 0
 
 
 def estimate_sigma(problem: Problem, state: State, own: Trajectories) -> tuple[Array, Spread]:
     """sigma as given, or from the server's own trajectories of this round and the ones before."""
     if not sigma_trajectories(problem.config):
         given = problem.config.sigma
-        return jnp.float32(jnp.nan if given == "auto" else given), state.spread
+        return jnp.float32(jnp.inf if given == "auto" else given), state.spread
     mine = jax.tree.map(lambda x: x[..., problem.config.test_episodes :], own)
     params = problem.policy.unravel(state.theta)
     spread = observe_spread(state.spread, influences(problem.estimator, problem.policy, params, mine))
@@ -153,6 +154,7 @@ def inner_loop(problem: Problem, state: State, verdict: Verdict, n: Array, key: 
     config = problem.config
     policy, b = problem.policy, config.minibatch
     somebody = verdict.rule != RULES.index("nobody")
+    drawn = n
     if config.nobody == "skip":
         n = jnp.where(somebody, n, 0)
     params_0 = policy.unravel(state.theta)
@@ -186,14 +188,20 @@ def inner_loop(problem: Problem, state: State, verdict: Verdict, n: Array, key: 
     stepped = ascend(config, state.theta, state.optimizer, verdict.gradient)
     theta, optimizer = jax.tree.map(lambda a, b: jnp.where(first, a, b), stepped, (state.theta, state.optimizer))
     done = first.astype(jnp.int32)
-    start = (done, theta, optimizer, jnp.float32(1.0), done * b, jnp.int32(0), jnp.bool_(True))
+    sampled = done * own_trajectories(config, 1)
+    start = (done, theta, optimizer, jnp.float32(1.0), sampled, jnp.int32(0), jnp.bool_(True))
     done, theta, optimizer, ratio, sampled, steps, _ = jax.lax.while_loop(running, body, start)
-    return Inner(theta, optimizer, n, done, ratio, sampled, steps)
+    return Inner(theta, optimizer, drawn, done, ratio, sampled, steps)
+
+
+def own_trajectories(config: Config, inner_steps: Any) -> Any:
+    """The server's trajectories of so many inner steps: b each, and none for GPOMDP, which has no inner loop."""
+    return 0 if config.algorithm == "gpomdp" else config.minibatch * inner_steps
 
 
 def paper_count(config: Config, batch: Array, inner_steps: Array) -> Array:
     """Trajectories of a round as the paper's figures count them: of the agent, or averaged over K agents and server."""
-    own = config.minibatch * inner_steps if config.algorithm != "gpomdp" else 0
+    own = own_trajectories(config, inner_steps)
     if config.agents == 1:
         return jnp.int32(batch + own)
     return jnp.round((batch * config.agents + own) / (config.agents + 1)).astype(jnp.int32)
