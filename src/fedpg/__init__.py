@@ -4,6 +4,7 @@
 >>> run = fedpg.train("CartPole-v1", agents=10, byzantine=3, attack="sign-flipping")  # doctest: +SKIP
 """
 
+from fedpg.agents import make_problem
 from fedpg.attacks import ATTACKS, Attack
 from fedpg.config import Config, ConfigError, make_config
 from fedpg.environments import Environment
@@ -21,6 +22,7 @@ __all__ = [
     "Run",
     "StorageError",
     "make_config",
+    "make_problem",
     "train",
     "train_seeds",
 ]

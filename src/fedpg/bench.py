@@ -43,7 +43,7 @@ class Clock(Silent):
     compiled = 0.0
 
     def note(self, text: str) -> None:
-        self.compiled = time.monotonic()
+        self.compiled = time.monotonic()  # the last note comes when compiling is over
 
 
 def bench(quick: bool = False) -> None:

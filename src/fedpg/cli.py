@@ -3,6 +3,8 @@
 import argparse
 import dataclasses
 import inspect
+import os
+import shlex
 import signal
 import sys
 import threading
@@ -16,8 +18,8 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from fedpg.config import Config, ConfigError, defaults, unknown, validate
-from fedpg.storage import StorageError
+from fedpg.config import Config, ConfigError, defaults, refuse_idle_attack, unknown, validate
+from fedpg.storage import StorageError, read_config
 
 USAGE = """\
 fedpg: several agents learn one policy together, while some of them fail or lie.
@@ -32,7 +34,7 @@ Examples:
   fedpg train --byzantine 3 --attack sign-flipping             three of them lie
   fedpg train --algorithm gpomdp --byzantine 3 --attack sign-flipping    what happens without a filter
   fedpg train --seeds 0:10 --out runs/ten                      ten seeds, spread over the cores
-  fedpg train --out runs/ten --seeds 0:10 --resume             go on after an interruption
+  fedpg train --out runs/ten --resume                          go on after an interruption
   fedpg evaluate runs/ten/seed-0 --episodes 100
   fedpg play runs/ten/seed-0 --out cartpole.gif
   fedpg COMMAND --help                                         all options of a command, with their defaults
@@ -112,6 +114,8 @@ class Bench:
 def main(arguments: Sequence[str] | None = None) -> int:
     """The `fedpg` command; returns its exit code."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
+    if "" not in sys.path:
+        sys.path.insert(0, "")  # a user's own attack may lie in the current folder
     if not arguments or arguments[0] in ("-h", "--help"):
         print(USAGE)
         return 0
@@ -130,17 +134,33 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ConfigError, StorageError) as error:
         print(f"fedpg: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print("fedpg: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # nobody reads what is printed any more, as after `| head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
 
 
 def _defaults(command: str, arguments: list[str]) -> dict[str, Any]:
-    """The preset, task and algorithm are looked up first: they decide the defaults of all other settings."""
+    """What decides the other defaults is looked up first: a run to resume, or the preset, task and algorithm."""
     if command != "train":
         return {}
-    first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    first = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     first.add_argument("--task", default="CartPole-v1")
     first.add_argument("--preset", default="paper")
     first.add_argument("--algorithm", default="fedpg-br")
-    chosen, _ = first.parse_known_args(arguments)
+    first.add_argument("--out", type=Path)
+    first.add_argument("--resume", action="store_true")
+    try:
+        chosen, _ = first.parse_known_args(arguments)
+    except argparse.ArgumentError:
+        return {"default": Train(defaults())}  # the real parser says what is wrong
+    if chosen.resume and chosen.out is not None:
+        folders = [chosen.out] if (chosen.out / "config.json").exists() else sorted(chosen.out.glob("seed-*"))
+        found = [read_config(folder) for folder in folders if (folder / "config.json").exists()]
+        if found:
+            return {"default": Train(found[0][0], seeds=",".join(str(seed) for _, seed in found))}
     return {"default": Train(defaults(chosen.task, chosen.preset, chosen.algorithm))}
 
 
@@ -149,16 +169,16 @@ def parse_seeds(text: str) -> list[int]:
     try:
         if ":" in text:
             start, stop = text.split(":")
-            seeds: Sequence[int] = range(int(start or 0), int(stop))
+            first, last = int(start or 0), int(stop)
         else:
-            seeds = [int(part) for part in text.split(",")]
+            return [int(part) for part in text.split(",")]
     except ValueError:
         raise ConfigError(f"seeds must be like 3, 0,1,5 or 0:10, not {text!r}") from None
-    if not seeds:
+    if last <= first:
         raise ConfigError(f"seeds {text!r} is an empty range")
-    if len(seeds) > MAX_SEEDS:
-        raise ConfigError(f"seeds {text!r} are {len(seeds)} seeds; at most {MAX_SEEDS} go in one call")
-    return list(seeds)
+    if last - first > MAX_SEEDS:
+        raise ConfigError(f"seeds {text!r} are {last - first} seeds; at most {MAX_SEEDS} go in one call")
+    return list(range(first, last))
 
 
 def _train(command: Train) -> int:
@@ -169,6 +189,7 @@ def _train(command: Train) -> int:
     from fedpg.training.progress import make_reporter
 
     config = validate(command.config)
+    refuse_idle_attack(config)
     problem = make_problem(config)
     seeds = parse_seeds(command.seeds)
     if command.resume and command.out is None:
@@ -178,6 +199,7 @@ def _train(command: Train) -> int:
     def on_interrupt(number: int, frame: FrameType | None) -> None:
         if stop.is_set():  # a second Ctrl-C does not wait
             raise KeyboardInterrupt
+        print("fedpg: stopping after this round (again: at once)", file=sys.stderr)
         stop.set()
 
     previous = {number: signal.signal(number, on_interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -190,7 +212,7 @@ def _train(command: Train) -> int:
     plot_curve(folder / "curve.png", [run.records for run in runs], title_of(config))
     print_summary(runs, folder)
     if not all(run.finished for run in runs):
-        print(f"Interrupted. Go on with: fedpg train ... --out {folder} --resume", file=sys.stderr)
+        print(f"Interrupted. Go on with: fedpg train --out {shlex.quote(str(folder))} --resume", file=sys.stderr)
         return 130
     return 0
 
@@ -201,6 +223,7 @@ def _evaluate(command: Evaluate) -> int:
     from fedpg.training.rounds import make_evaluator
 
     _positive("episodes", command.episodes)
+    _seed(command.seed)
     problem, params = _load(command.run)
     returns = make_evaluator(problem, command.episodes)(params, jax.random.key(command.seed)).returns
     mean, std = float(returns.mean()), float(returns.std())
@@ -224,8 +247,7 @@ def _play(command: Play) -> int:
     from fedpg.play import render
 
     _positive("episodes", command.episodes)
-    if command.seed < 0:
-        raise ConfigError(f"seed must be 0 or more, not {command.seed}")
+    _seed(command.seed)
     problem, params = _load(command.run)
     returns = render(problem, params, command.out, command.episodes, command.seed)
     print(f"{command.out}: {len(returns)} episode(s), return {', '.join(f'{r:.0f}' for r in returns)}")
@@ -244,11 +266,19 @@ def _load(path: Path) -> tuple[Any, Any]:
     from fedpg.agents import make_problem
     from fedpg.training.checkpoint import load_policy, policy_config
 
+    if any(path.glob("seed-*")):
+        names = ", ".join(sorted(str(folder) for folder in path.glob("seed-*")))
+        raise ConfigError(f"{path} holds the runs of several seeds: give one of {names}")
     file = path / "policy.safetensors" if path.is_dir() else path
     # How the agents attacked is of no concern here, and may be code that this machine does not have.
     config = dataclasses.replace(policy_config(file), byzantine=0, attack="random-noise", attack_options=())
     problem = make_problem(config)
     return problem, load_policy(file, problem)
+
+
+def _seed(value: int) -> None:
+    if not 0 <= value < 2**32:
+        raise ConfigError(f"seed must be from 0 to 2^32 - 1, not {value}")
 
 
 def _positive(name: str, value: int) -> None:

@@ -40,9 +40,7 @@ class Config:
     byzantine: int = 0
     """How many of the agents are Byzantine (the last ones)."""
     attack: str = "random-noise"
-    """What Byzantine agents do. Attacks: random-noise, random-action, sign-flipping, fedpg-attack, variance-attack,
-    zero-gradient, reward-flipping, shuffled-rewards. Faults: nan, infinity, wrong-length, silence. Or your own
-    function, `package.module:function`."""
+    """What Byzantine agents do: an attack or a fault by name, or your own `package.module:function`."""
     attack_form: Literal["text", "figures"] = "text"
     """The attack as the paper's text defines it, or as its figures used it."""
     attack_options: tuple[str, ...] = ()
@@ -86,9 +84,9 @@ class Config:
     discount: float = 0.999
     """The discount factor gamma."""
     horizon: int = 500
-    """The longest trajectory in training, in steps."""
+    """The longest trajectory in training, in steps; the task's own limit holds as well."""
     test_horizon: int = 500
-    """The longest trajectory in evaluation, in steps."""
+    """The longest trajectory in evaluation, in steps; the task's own limit holds as well."""
     test_episodes: int = 10
     """Greedy episodes per evaluation; the policy is evaluated after every round."""
 
@@ -110,7 +108,8 @@ class Config:
     @property
     def name(self) -> str:
         """A short name for folders and titles."""
-        attackers = f"-{self.byzantine}-{self.attack.split(':')[-1]}" if self.byzantine else ""
+        attack = "".join(c for c in self.attack.split(":")[-1] if c.isalnum() or c in "-_")
+        attackers = f"-{self.byzantine}-{attack}" if self.byzantine else ""
         return f"{self.task}-{self.algorithm}-K{self.agents}{attackers}"
 
 
@@ -190,7 +189,8 @@ def defaults(
         low, high = values.get("batch", Config.batch)
         values |= {"batch": ((low + high) // 2,) * 2, "filter": "mean", "inner_law": "fixed"}
         values |= {"inner_steps": 3} if algorithm == "svrpg" else {"inner_steps": 1, "nobody": "skip"}
-    return Config(**({"task": task, "preset": preset, "algorithm": algorithm} | values | overrides))
+    values |= {name: tuple(value) if isinstance(value, list) else value for name, value in overrides.items()}
+    return Config(**({"task": task, "preset": preset, "algorithm": algorithm} | values))
 
 
 def validate(config: Config) -> Config:
@@ -224,7 +224,7 @@ def validate(config: Config) -> Config:
         (1 <= low <= high, f"batch must be two numbers, 1 or more, the smaller first, not {low} {high}"),
         (c.minibatch >= 1, f"minibatch must be 1 or more, not {c.minibatch}"),
         (
-            c.minibatch <= low,
+            c.minibatch <= low or c.algorithm == "gpomdp",
             f"minibatch = {c.minibatch} is more than the smallest batch, {low}: "
             "the inner loop's b may not exceed B; lower minibatch or raise batch",
         ),
@@ -297,6 +297,13 @@ def _number(value: Any) -> bool:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     return value == math.inf or abs(value) < 1e300  # a whole number in Python may be too large for a float
+
+
+def refuse_idle_attack(config: Config) -> None:
+    """An attack that nobody makes is a mistake, not a wish."""
+    given = [n for n in ("attack", "attack_options", "attack_start") if getattr(config, n) != getattr(Config, n)]
+    if given and not config.byzantine:
+        raise ConfigError(f"{given[0]} is given, but no agent is Byzantine: say how many with byzantine")
 
 
 def to_json(config: Config) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from PIL import Image
 
 from fedpg.agents import Problem
@@ -18,10 +19,15 @@ def render(problem: Problem, params: Params, out: Path, episodes: int, seed: int
     """Write a GIF of greedy episodes; returns their returns."""
     if out.suffix.lower() != ".gif":
         raise ConfigError(f"play writes GIF files: give --out a name that ends in .gif, not {out}")
+    if not out.absolute().parent.is_dir():
+        raise ConfigError(f"there is no folder {out.absolute().parent} to write {out.name} to: make it first")
     os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # no screen is needed
     import gymnasium
 
-    environment = gymnasium.make(problem.environment.id, render_mode="rgb_array")
+    try:
+        environment = gymnasium.make(problem.environment.id, render_mode="rgb_array")
+    except gymnasium.error.Error as error:
+        raise ConfigError(f"Gymnasium cannot render {problem.environment.id}: {error}") from error
     act = jax.jit(problem.policy.mode)
     frames: list[Image.Image] = []
     returns = []
@@ -31,7 +37,7 @@ def render(problem: Problem, params: Params, out: Path, episodes: int, seed: int
         while not over:
             frames.append(_frame(environment.render()))
             action = act(params, jnp.asarray(observation, jnp.float32))
-            observation, reward, terminated, truncated, _ = environment.step(action.item())
+            observation, reward, terminated, truncated, _ = environment.step(np.asarray(action))
             total, over = total + float(reward), terminated or truncated
         returns.append(total)
     fps = environment.metadata.get("render_fps", 50)

@@ -45,7 +45,8 @@ def plot_curve(path: Path, runs: Sequence[Records], title: str) -> None:
     below.yaxis.set_major_locator(MaxNLocator(integer=True))
     below.set_ylabel("agents per round")
     below.set_xlabel("trajectories (as the paper counts them)")
-    below.legend(loc="center right", frameon=True, fontsize="small")
+    if below.get_legend_handles_labels()[0]:
+        below.legend(loc="center right", frameon=True, fontsize="small")
     below.grid(alpha=0.3)
     picture = io.BytesIO()
     figure.savefig(picture, format="png", dpi=120)
@@ -60,15 +61,12 @@ def mean_curve(runs: Sequence[Records], points: int = 200) -> tuple[np.ndarray, 
 
 def _steps(axes, runs: Sequence[Records], which: int, colour: str, label: str) -> None:  # type: ignore[no-untyped-def]
     """Dots for each round, faint, and their running mean over the runs."""
-    for records in runs:
-        if len(records):
-            counts = records.accepted()[which]
-            axes.scatter(records.trajectories[1:], counts, s=6, color=colour, alpha=0.35 / len(runs) ** 0.5, lw=0)
-    smooth = []
     grid = np.linspace(0, min(float(r.trajectories[-1]) for r in runs), 200)
+    smooth = []
     for records in runs:
         if len(records):
             counts = records.accepted()[which].astype(float)
+            axes.scatter(records.trajectories[1:], counts, s=6, color=colour, alpha=0.35 / len(runs) ** 0.5, lw=0)
             window = min(15, len(counts))
             padded = np.pad(counts, (window // 2, window - 1 - window // 2), mode="edge")
             average = np.convolve(padded, np.ones(window) / window, mode="valid")

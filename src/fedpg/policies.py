@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from gymnasium import spaces
 from jax import Array
 
-from fedpg.config import Config
+from fedpg.config import Config, ConfigError
 
 Params = dict[str, Array]
 
@@ -120,6 +120,8 @@ def gaussian_mlp(inputs: int, hidden: Sequence[int], actions: spaces.Box, activa
     """
     size = int(actions.shape[0])
     act = _ACTIVATIONS[activation]
+    if form == "released" and not hidden:
+        raise ConfigError("gaussian 'released' puts its heads on a hidden layer: give hidden at least one")
     if form == "released":
         shapes = _mlp_shapes([inputs, *hidden]) | {"mean": (size, hidden[-1]), "std": (size, hidden[-1])}
     else:

@@ -11,6 +11,10 @@ from rich.table import Table
 from fedpg.config import Config
 from fedpg.training import Run
 
+MARKS = (250, 500, 1000, 2000, 3000, 5000, 10_000)
+"""Trajectories at which several seeds are averaged."""
+COLUMNS = ("seed", "return", "traj.", "rounds", "honest kept", "Byz. kept", "R1/R2/nobody", "seconds", "M steps/s")
+
 
 def title_of(config: Config) -> str:
     """A line for people: the task, the algorithm, the agents and what they do."""
@@ -23,24 +27,14 @@ def print_summary(runs: Sequence[Run], folder: Path) -> None:
     """A row per seed, and for several seeds their mean along the way."""
     config = runs[0].config
     table = Table(title=title_of(config))
-    for name in (
-        "seed",
-        "return",
-        "trajectories",
-        "rounds",
-        "honest kept",
-        "Byzantine kept",
-        "R1 / R2 / nobody",
-        "seconds",
-        "steps/s",
-    ):
+    for name in COLUMNS:
         table.add_column(name, justify="right")
     for run in runs:
         table.add_row(*_summary_row(run))
     console = Console(width=None if sys.stdout.isatty() else 120)
     console.print(table)
     print(f"return: greedy, mean of {config.test_episodes} episodes, after the last round. Everything is in {folder}")
-    if len(runs) > 1:
+    if len(runs) > 1 and min(run.records.trajectories[-1] for run in runs) >= MARKS[0]:
         console.print(_means(runs))
 
 
@@ -48,7 +42,7 @@ def _means(runs: Sequence[Run]) -> Table:
     """The mean return over the seeds, with its standard error, along the way."""
     table = Table(title=f"Mean of {len(runs)} seeds ± standard error, at so many trajectories")
     cells = []
-    for at in (250, 500, 1000, 2000, 3000, 5000, 10_000):
+    for at in MARKS:
         if at <= min(run.records.trajectories[-1] for run in runs):
             returns = np.array([run.records.return_at(at) for run in runs])
             table.add_column(str(at), justify="right")
@@ -81,7 +75,7 @@ def _summary_row(run: Run) -> list[str]:
         str(len(records)),
         f"{kept.mean() / honest:.0%}",
         f"{let_in.mean() / config.byzantine:.0%}" if config.byzantine else "",
-        " / ".join(map(str, rules)) if config.filter != "mean" else "no filter",
+        "/".join(map(str, rules)) if config.filter != "mean" else "no filter",
         f"{run.seconds:.1f}",
-        f"{float(records.steps) / float(records.columns['seconds'].sum()):,.0f}",
+        f"{records.steps / float(records.columns['seconds'].sum()) / 1e6:.2f}",
     ]

@@ -1,5 +1,6 @@
 """Live progress: bars with the time left on a terminal, plain lines elsewhere."""
 
+import contextlib
 import sys
 import time
 from types import TracebackType
@@ -50,17 +51,16 @@ class Silent:
 
 
 class Bars(Silent):
-    """One bar per seed."""
+    """One bar per seed, in 80 columns."""
 
     def __init__(self, config: Config, console: Console) -> None:
         self.config = config
         self.tasks: dict[int, TaskID] = {}
         self.progress = Progress(
             TextColumn("seed {task.fields[seed]}"),
-            BarColumn(bar_width=24),
-            TextColumn("{task.completed:.0f}/{task.total:.0f} trajectories  {task.fields[text]}"),
+            BarColumn(bar_width=5),
+            TextColumn("{task.completed:.0f}/{task.total:.0f} {task.fields[text]}"),
             TimeRemainingColumn(compact=True),
-            TextColumn("left"),
             console=console,
         )
 
@@ -82,7 +82,7 @@ class Bars(Silent):
 
 
 class Lines(Silent):
-    """One line per seed every few seconds."""
+    """One line per seed every few seconds; if nobody reads them any more, the run goes on without."""
 
     def __init__(self, config: Config, every: float = 5.0) -> None:
         self.config = config
@@ -91,7 +91,8 @@ class Lines(Silent):
         self.said: dict[int, float] = {}
 
     def note(self, text: str) -> None:
-        print(text, flush=True)
+        with contextlib.suppress(OSError):
+            print(text, flush=True)
 
     def update(self, seed: int, snapshot: Snapshot) -> None:
         now = time.monotonic()
@@ -102,21 +103,18 @@ class Lines(Silent):
         self.said[seed] = now
         gained = snapshot.trajectories - at
         left = (self.config.trajectories - snapshot.trajectories) * (now - began) / gained if gained else 0.0
-        ending = f"  {max(left, 0.0):.0f} s left" if gained and not over else ""
-        print(
-            f"seed {seed}  {snapshot.trajectories}/{self.config.trajectories} trajectories  "
-            f"{describe(self.config, snapshot)}{ending}",
-            flush=True,
-        )
+        ending = f" {max(left, 0.0):.0f} s left" if gained and not over else ""
+        counts = f"{snapshot.trajectories}/{self.config.trajectories} trajectories"
+        self.note(f"seed {seed} {counts} {describe(self.config, snapshot)}{ending}")
 
 
 def describe(config: Config, snapshot: Snapshot) -> str:
-    """The middle of a progress line."""
-    accepted = f"accepted {snapshot.honest:.1f}/{config.agents - config.byzantine} honest"
+    """The middle of a progress line: the agents that were accepted, over the last rounds, and the speed."""
+    accepted = f"honest {snapshot.honest:.1f}/{config.agents - config.byzantine}"
     if config.byzantine:
-        accepted += f" {snapshot.byzantine:.1f}/{config.byzantine} Byzantine"
-    speed = f"{snapshot.steps_per_second / 1e6:.2f} M steps/s"
-    return f"round {snapshot.round}  return {snapshot.test_return:.0f}  {accepted}  {speed}"
+        accepted += f" Byz. {snapshot.byzantine:.1f}/{config.byzantine}"
+    speed = f"{snapshot.steps_per_second / 1e6:.1f}M steps/s"
+    return f"round {snapshot.round} return {snapshot.test_return:.0f} {accepted} {speed}"
 
 
 def make_reporter(config: Config, quiet: bool = False) -> Reporter:

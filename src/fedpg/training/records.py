@@ -74,12 +74,13 @@ class Records:
         honest, byzantine = self.accepted()
         agent, server = _running(c["batch"]), _running(c["server_trajectories"])
         steps = _running(c["agent_steps"].astype(np.int64) + c["server_steps"] + c["test_steps"])
+        counted = self.trajectories
         for i in range(len(self)):
             rejected = config.agents - int(honest[i] + byzantine[i])
             caught = config.byzantine - int(byzantine[i])
             yield {
                 "round": int(c["round"][i]),
-                "trajectories": int(self.trajectories[i + 1]),
+                "trajectories": int(counted[i + 1]),
                 "trajectories_agent": int(agent[i + 1]),
                 "trajectories_server": int(server[i + 1]),
                 "trajectories_total": int(config.agents * agent[i + 1] + server[i + 1]),

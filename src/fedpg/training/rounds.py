@@ -51,7 +51,11 @@ def compile_rounds(problem: Problem) -> Advance:
 
 
 def last_test(advance: Advance, state: State) -> np.ndarray:
-    """The evaluation of a state's policy: the next round begins with it, so that round is done and forgotten."""
+    """The evaluation of a state's policy: the next round begins with it, so that round is done and forgotten.
+
+    A whole round for a few episodes, but nothing has to be compiled, and it is the evaluation that a longer run would
+    have had, to the bit.
+    """
     _, _, logs = advance(state, jnp.int32(1), jnp.int32(FOREVER))
     return np.asarray(logs.test_returns[0])
 

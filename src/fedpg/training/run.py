@@ -16,7 +16,7 @@ from fedpg.agents import Problem, make_problem
 from fedpg.aggregators import make_filter
 from fedpg.algorithms import State, first_state
 from fedpg.attacks import as_attack
-from fedpg.config import Config, ConfigError, defaults, validate
+from fedpg.config import Config, ConfigError, make_config, refuse_idle_attack
 from fedpg.environments import Environment
 from fedpg.policies import Params, Policy
 from fedpg.storage import UNFINISHED, StorageError, read_config, remove_unfinished, write_config
@@ -59,7 +59,7 @@ class Run(NamedTuple):
 
 
 def train(
-    task: str = "CartPole-v1",
+    task: str | None = None,
     *,
     preset: Any = "paper",
     algorithm: Any = "fedpg-br",
@@ -76,8 +76,12 @@ def train(
     or your own function `(keys [K], gradients [K, D], byzantine [K], tensors) -> [K, D]`. The run folder is `out`, or a
     new one under `runs/`.
     """
+    if environment is not None and task not in (None, environment.id):
+        raise ConfigError(f"task {task!r} is not that of the environment, {environment.id!r}: give one of them")
+    task = environment.id if environment is not None else task or Config.task
     named = attack if isinstance(attack, str) else f"custom:{getattr(attack, '__name__', type(attack).__name__)}"
-    config = validate(defaults(task, preset, algorithm, attack=named, **settings))
+    config = make_config(task, preset, algorithm, attack=named, **settings)
+    refuse_idle_attack(config)
     custom = None if isinstance(attack, str) else as_attack(attack)
     problem = make_problem(config, environment, custom)
     return train_seeds(problem, [seed], out, resume)[0]
@@ -97,18 +101,21 @@ def train_seeds(
     """
     reporter, stop = reporter or Silent(), stop or threading.Event()
     make_filter(problem.config)  # an unknown name is an error before there is a folder
-    if len(set(seeds)) != len(seeds) or not seeds or any(not 0 <= seed < 2**32 for seed in seeds):
+    good = all(isinstance(seed, int) and 0 <= seed < 2**32 for seed in seeds)
+    if not good or not seeds or len(set(seeds)) != len(seeds):
         raise ConfigError(f"seeds must be different whole numbers from 0 to 2^32 - 1, not {list(seeds)}")
     folder = new_folder(problem.config) if out is None else Path(out)
     folders = {seed: folder / f"seed-{seed}" if len(seeds) > 1 else folder for seed in seeds}
+    if resume and not folder.exists():
+        raise StorageError(f"there is no run to resume at {folder}")
     for seed in seeds:
         check_folder(folders[seed], problem.config, seed, resume)
-    for seed in seeds:
-        make_folder(folders[seed], problem.config, seed)
     with reporter:
-        start = time.monotonic()
+        reporter.note(f"{problem.config.name} in {folder}: compiling, a few seconds")
         advance = compile_rounds(problem)
-        reporter.note(f"{problem.config.name} in {folder}; compiled in {time.monotonic() - start:.1f} s")
+        reporter.note("compiled")
+        for seed in seeds:
+            make_folder(folders[seed], problem.config, seed)
         with ThreadPoolExecutor(max_workers=min(len(seeds), os.cpu_count() or 1)) as pool:
             jobs = [pool.submit(_train_one, problem, advance, s, folders[s], reporter, stop) for s in seeds]
             try:
@@ -129,6 +136,10 @@ def new_folder(config: Config) -> Path:
 
 def check_folder(folder: Path, config: Config, seed: int, resume: bool) -> None:
     """Refuse a folder that holds something else."""
+    try:
+        exists = folder.exists()
+    except OSError as error:
+        raise StorageError(f"{folder} cannot be a run folder: {error.strerror or error}") from error
     if resume and (folder / "config.json").exists():
         theirs, their_seed = read_config(folder)
         changed = [name for name, value in vars(config).items() if getattr(theirs, name) != value]
@@ -142,9 +153,12 @@ def check_folder(folder: Path, config: Config, seed: int, resume: bool) -> None:
                 f"{folder} runs to {theirs.trajectories} trajectories; a resumed run can be made longer, not shorter"
             )
         return
-    if folder.exists() and (not folder.is_dir() or any(not p.name.endswith(UNFINISHED) for p in folder.iterdir())):
-        ours = (folder / "config.json").exists()
-        hint = "give --resume to go on with it, or another --out" if ours else "give another --out"
+    if exists and (not folder.is_dir() or any(not p.name.endswith(UNFINISHED) for p in folder.iterdir())):
+        hint = "give another --out"
+        if (folder / "config.json").exists():
+            hint = "give --resume to go on with it, or another --out"
+        elif any(folder.glob("seed-*/config.json")):
+            hint = "it holds the runs of several seeds; give those seeds and --resume, or another --out"
         raise StorageError(f"{folder} exists already: {hint}")
 
 
@@ -172,7 +186,7 @@ def _train_one(
     before = records.steps
     rounds, limit = 1, jnp.int32(config.trajectories)
     with Events(folder, config, first=len(records) + 1) as events:
-        while int(state.counted) < config.trajectories and not stop.is_set():
+        while not _finished(config, state) and not stop.is_set():
             start = time.monotonic()
             done, state, log = jax.block_until_ready(advance(state, jnp.int32(rounds), limit))
             spent = time.monotonic() - start
