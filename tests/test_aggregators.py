@@ -30,9 +30,10 @@ def judge(name, gradients, sigma=1.0, batch=1e6, lengths=None, **changes):
     """The verdict of a filter; the default batch makes R1's radius next to nothing."""
     gradients = np.asarray(gradients, np.float32)
     lengths = np.full(len(gradients), gradients.shape[1]) if lengths is None else np.asarray(lengths)
-    config = Config(agents=len(gradients), filter=name, **{"alpha": 0.3, "delta": 0.6} | changes)
+    config = Config(agents=len(gradients), filter=name, **{"alpha": 0.3, "delta": 0.6, "sigma": sigma} | changes)
     replies = Replies(jnp.asarray(gradients), jnp.asarray(lengths))
-    verdict = compiled(name, config)(replies, jnp.float32(sigma), jnp.float32(batch))
+    value = 1.0 if sigma == "auto" else sigma
+    verdict = compiled(name, config)(replies, jnp.float32(value), jnp.float32(batch))
     return verdict._replace(rule=RULES[int(verdict.rule)], accepted=np.asarray(verdict.accepted))
 
 
@@ -448,3 +449,14 @@ def test_huge_liars_cannot_hide_others_or_stop_a_large_federation(name, lie):
     gradients[1:3] = 100.0
     verdict = judge(name, gradients, batch=1e6, alpha=0.4)
     assert verdict.accepted.tolist() == [i % 3 != 0 and i > 2 for i in range(40)]
+
+
+def test_with_an_estimated_sigma_the_fallback_is_never_stricter_than_the_rule_it_falls_back_from():
+    # V = 2 log(2K / delta) = 7.2 > B = 2, so R1's radius is 3.7: the seven honest pairs are within it, six of them not
+    # within 2 sigma. Three replies did not come, so R1 falls short of (1 - alpha) K.
+    gradients = on_a_line(0, 0, 0, 0, 2.5, 2.5, 0, 0, 0, 0)
+    lengths = [2] * 6 + [0] * 4
+    fixed, estimated = (judge("majority", gradients, batch=2.0, lengths=lengths, **s) for s in ({}, {"sigma": "auto"}))
+    assert (fixed.rule, estimated.rule) == ("nobody", "R2")
+    assert estimated.accepted.sum() == 6
+    assert float(estimated.threshold) == pytest.approx(2 * math.sqrt(2 * math.log(20 / 0.6) / 2), rel=1e-5)
