@@ -168,7 +168,7 @@ def test_a_run_leaves_its_files_and_plain_lines(options: list[str], tmp_path: Pa
     assert "\r" not in captured.out
     lines = captured.out.splitlines()
     assert str(folder) in lines[0]
-    assert any(re.match(r"seed 3  \d+/60 trajectories  round \d+  return \d+  accepted", line) for line in lines)
+    assert any(re.match(r"seed 3 \d+/60 trajectories round \d+ return \d+ honest", line) for line in lines)
     assert str(folder) in lines[-1]
     names = {"config.json", "records.jsonl", "checkpoint.safetensors", "curve.png"}
     names |= {"policy.safetensors", "policy-uniform.safetensors"}
@@ -191,7 +191,7 @@ def test_a_terminal_gets_a_bar_per_seed(tiny: Callable[..., Problem], tmp_path: 
     train_seeds(tiny(), [0, 1], tmp_path / "run", reporter=bars)
     text = terminal.getvalue()
     assert all(f"seed {seed} " in text for seed in (0, 1))
-    assert "60/60 trajectories" in text
+    assert "60/60 round" in text
 
 
 def test_several_seeds_get_a_folder_each_and_one_curve(two_seeds: Path):

@@ -19,7 +19,7 @@ from fedpg.config import make_config
 from fedpg.environments import rollout
 from fedpg.estimators import correction, gradient
 from fedpg.federation import local_federation
-from fedpg.sigma import CONFIDENCE_Z, SPREAD_0, auto_sigma, observe_spread
+from fedpg.sigma import CONFIDENCE_Z, SPREAD_0, Spread, auto_sigma, observe_spread
 from probes import quick_jit
 
 # What a round draws
@@ -323,7 +323,8 @@ def test_a_round_in_which_nobody_is_accepted_can_be_skipped():
     after, log = step(state)
     assert RULES[int(log.rule)] == "nobody"
     assert not log.accepted.any()
-    assert (log.inner_drawn, log.inner_done, log.server_trajectories) == (0, 0, 0)
+    assert (log.inner_done, log.server_trajectories) == (0, 0)
+    assert log.inner_drawn >= 1  # what was drawn is on record all the same
     assert same_tree((after.theta, after.optimizer), (state.theta, state.optimizer))
     assert after.round == log.round == 1
     assert log.counted == after.counted == 2  # the agents' trajectories were sampled: 9 / 4
@@ -403,6 +404,7 @@ def test_r1_with_the_estimated_sigma_covers_two_honest_replies_as_often_as_it_sa
     rng = np.random.default_rng(1)
     scales, agents, delta, batch = np.linspace(0.2, 2.0, 30), 10, 0.6, 16
     spread = observe_spread(SPREAD_0, jnp.asarray(rng.normal(size=(4000, 30)) * scales, jnp.float32))
+    spread = Spread(*(x / spread.weight for x in spread))  # as after many rounds, when the weight is 1
     radius = 2 * float(auto_sigma(spread, agents, delta)) * math.sqrt(concentration(agents, delta) / batch)
     apart = np.linalg.norm(rng.normal(size=(20_000, 30)) * scales * math.sqrt(2 / batch), axis=1)
     assert np.mean(apart <= radius) == pytest.approx(scipy.stats.norm.cdf(CONFIDENCE_Z), abs=0.02)

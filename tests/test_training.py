@@ -543,9 +543,9 @@ def assert_counts(run: Run) -> None:
     assert (steps <= columns["inner_drawn"]).all()
 
     looked_at = steps + (np.abs(columns["ratio"] - 1) > c.ratio_bound)
-    auto = c.sigma == "auto" and c.filter != "mean"
-    for_sigma = np.where(looked_at > 0, 4 - b, 4) if auto else 0
-    server = b * looked_at + for_sigma
+    auto = c.sigma == "auto" and c.filter != "mean" and k > 1
+    for_sigma = np.where(looked_at > 0, 8 - b, 8) if auto else 0
+    server = b * looked_at * (c.algorithm != "gpomdp") + for_sigma
 
     own = 0 if c.algorithm == "gpomdp" else b * steps
     counted = batch + own if k == 1 else np.rint((batch * k + own) / (k + 1)).astype(int)

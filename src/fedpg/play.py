@@ -20,7 +20,7 @@ def render(problem: Problem, params: Params, out: Path, episodes: int, seed: int
     if out.suffix.lower() != ".gif":
         raise ConfigError(f"play writes GIF files: give --out a name that ends in .gif, not {out}")
     if not out.absolute().parent.is_dir():
-        raise ConfigError(f"there is no folder {out.absolute().parent} to write {out.name} to: make it first")
+        raise ConfigError(f"cannot write {out}: there is no folder {out.absolute().parent}; make it first")
     os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # no screen is needed
     import gymnasium
 

@@ -106,11 +106,12 @@ def train_seeds(
         raise ConfigError(f"seeds must be different whole numbers from 0 to 2^32 - 1, not {list(seeds)}")
     folder = new_folder(problem.config) if out is None else Path(out)
     folders = {seed: folder / f"seed-{seed}" if len(seeds) > 1 else folder for seed in seeds}
-    if resume and not folder.exists():
-        raise StorageError(f"there is no run to resume at {folder}")
+    fresh = resume and not folder.exists()
     for seed in seeds:
         check_folder(folders[seed], problem.config, seed, resume)
     with reporter:
+        if fresh:
+            reporter.note(f"there is no run at {folder} to resume: this is a new one")
         reporter.note(f"{problem.config.name} in {folder}: compiling, a few seconds")
         advance = compile_rounds(problem)
         reporter.note("compiled")
