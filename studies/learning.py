@@ -101,7 +101,9 @@ def main(words: list[str]) -> int:
         all_good = all_good and good
         print(line, flush=True)
     if not words:
-        (Path(__file__).parents[1] / "docs/learning.md").write_text(INTRODUCTION + HEADER + "\n" + "\n".join(lines) + "\n")
+        (Path(__file__).parents[1] / "docs/learning.md").write_text(
+            INTRODUCTION + HEADER + "\n" + "\n".join(lines) + "\n"
+        )
     return 0 if all_good else 1
 
 
