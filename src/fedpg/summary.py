@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -13,7 +14,8 @@ from fedpg.training import Run
 
 MARKS = (250, 500, 1000, 2000, 3000, 5000, 10_000)
 """Trajectories at which several seeds are averaged."""
-COLUMNS = ("seed", "return", "traj.", "rounds", "honest kept", "Byz. kept", "R1/R2/nobody", "seconds", "M steps/s")
+COLUMNS = ("seed", "return", "traj.", "rounds", "honest kept", "Byz. kept", "R1/R2/none", "seconds", "Msteps/s")
+"""Short, so that the table fits 80 columns."""
 
 
 def title_of(config: Config) -> str:
@@ -26,9 +28,9 @@ def title_of(config: Config) -> str:
 def print_summary(runs: Sequence[Run], folder: Path) -> None:
     """A row per seed, and for several seeds their mean along the way."""
     config = runs[0].config
-    table = Table(title=title_of(config))
+    table = Table(title=title_of(config), box=box.SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
     for name in COLUMNS:
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", no_wrap="/" in name)
     for run in runs:
         table.add_row(*_summary_row(run))
     console = Console(width=None if sys.stdout.isatty() else 120)
