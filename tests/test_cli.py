@@ -16,7 +16,7 @@ import fedpg
 from fedpg import ConfigError, train_seeds
 from fedpg.agents import Problem
 from fedpg.cli import COMMANDS, main, parse_seeds
-from fedpg.training.progress import Bars
+from fedpg.training.progress import Live
 
 pytestmark = pytest.mark.usefixtures("compiled")
 Capture = pytest.CaptureFixture[str]
@@ -185,10 +185,10 @@ def test_quiet_is_only_the_summary(options: list[str], tmp_path: Path, capsys: C
     assert "CartPole-v1: fedpg-br, 4 agents, 1 Byzantine (sign-flipping)" in out
 
 
-def test_a_terminal_gets_a_bar_per_seed(tiny: Callable[..., Problem], tmp_path: Path):
+def test_a_terminal_gets_a_live_line_per_seed(tiny: Callable[..., Problem], tmp_path: Path):
     terminal = io.StringIO()
-    bars = Bars(tiny().config, Console(file=terminal, force_terminal=True, width=160))
-    train_seeds(tiny(), [0, 1], tmp_path / "run", reporter=bars)
+    live = Live(tiny().config, Console(file=terminal, force_terminal=True, width=80))
+    train_seeds(tiny(), [0, 1], tmp_path / "run", reporter=live)
     text = terminal.getvalue()
     assert all(f"seed {seed} " in text for seed in (0, 1))
     assert "60/60 round" in text

@@ -1,4 +1,4 @@
-"""Live progress: bars with the time left on a terminal, plain lines elsewhere."""
+"""Live progress with the time left on a terminal, plain lines elsewhere."""
 
 import contextlib
 import sys
@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import NamedTuple, Protocol, Self
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from fedpg.config import Config
 
@@ -50,15 +50,14 @@ class Silent:
         pass
 
 
-class Bars(Silent):
-    """One bar per seed, in 80 columns."""
+class Live(Silent):
+    """One line per seed that changes in place; without a bar it fits 80 columns."""
 
     def __init__(self, config: Config, console: Console) -> None:
         self.config = config
         self.tasks: dict[int, TaskID] = {}
         self.progress = Progress(
             TextColumn("seed {task.fields[seed]}"),
-            BarColumn(bar_width=5),
             TextColumn("{task.completed:.0f}/{task.total:.0f} {task.fields[text]}"),
             TimeRemainingColumn(compact=True),
             console=console,
@@ -121,4 +120,4 @@ def make_reporter(config: Config, quiet: bool = False) -> Reporter:
     """What fits where the output goes."""
     if quiet:
         return Silent()
-    return Bars(config, Console()) if sys.stdout.isatty() else Lines(config)
+    return Live(config, Console()) if sys.stdout.isatty() else Lines(config)
