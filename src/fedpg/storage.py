@@ -50,11 +50,6 @@ def remove_unfinished(folder: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def write_json(path: Path, value: Any) -> None:
-    """A JSON file for people and programs."""
-    write_whole(path, json.dumps(value, indent=2) + "\n")
-
-
 def save_tensors(path: Path, kind: str, tensors: Mapping[str, np.ndarray], about: Mapping[str, Any]) -> None:
     """A safetensors file with what it is (`about` has the settings), and a digest of what it holds."""
     arrays = {name: np.require(value, requirements="C") for name, value in tensors.items()}
@@ -111,4 +106,5 @@ def read_config(folder: Path) -> tuple[Config, int]:
 
 def write_config(folder: Path, config: Config, seed: int) -> None:
     """What `read_config` reads."""
-    write_json(folder / "config.json", {"settings": to_json(config), "seed": seed})
+    values = {"settings": to_json(config), "seed": seed}
+    write_whole(folder / "config.json", json.dumps(values, indent=2) + "\n")

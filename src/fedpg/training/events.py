@@ -8,7 +8,6 @@ import numpy as np
 from tensorboardX import SummaryWriter
 from tensorboardX.proto.summary_pb2 import Summary
 
-from fedpg.config import Config
 from fedpg.storage import StorageError
 from fedpg.training.records import Records
 
@@ -16,11 +15,10 @@ from fedpg.training.records import Records
 class Events:
     """Writes what people watch while a run goes on."""
 
-    def __init__(self, folder: Path, config: Config, first: int) -> None:
+    def __init__(self, folder: Path, first: int) -> None:
         # Rounds that an interrupted run had written beyond its checkpoint are superseded.
         # The queue to the writing thread is long, so that no round waits for the disk.
         self.writer = SummaryWriter(str(folder), purge_step=first if first > 1 else None, max_queue=1000)
-        self.config = config
 
     def __enter__(self) -> Self:
         return self

@@ -186,7 +186,7 @@ def _train_one(
     began = saved = time.monotonic()
     before = records.steps
     rounds, limit = 1, jnp.int32(config.trajectories)
-    with Events(folder, config, first=len(records) + 1) as events:
+    with Events(folder, first=len(records) + 1) as events:
         while not _finished(config, state) and not stop.is_set():
             start = time.monotonic()
             done, state, log = jax.block_until_ready(advance(state, jnp.int32(rounds), limit))
