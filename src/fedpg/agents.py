@@ -9,20 +9,22 @@ from jax import Array
 
 from fedpg.attacks import Attack, make_attack
 from fedpg.config import Config, ConfigError
-from fedpg.environments import Environment, Lanes, join, make_environment, rollout
+from fedpg.environments import Environment, Lanes, Pool, join, lanes, make_environment, rollout
 from fedpg.estimators import Estimator, gradient, make_estimator
 from fedpg.policies import Policy, make_policy
 from fedpg.trajectories import Trajectories
 
 MAX_LANES = 2048
-"""Episodes rolled out side by side: beyond this their buffers fall out of the cache."""
+"""Compiled episodes rolled out side by side: beyond this their buffers fall out of the cache."""
+MAX_POOLED = 600
+"""The same for a simulator outside JAX, where a MuJoCo environment takes a megabyte; ten agents fit in one."""
 
 
 class Problem(NamedTuple):
     """What an agent and the server agree on before the first round."""
 
     config: Config
-    environment: Environment
+    environment: Environment | Pool
     policy: Policy
     estimator: Estimator
     attack: Attack
@@ -38,7 +40,9 @@ class Problem(NamedTuple):
         return min(self.config.test_horizon, self.environment.limit)
 
 
-def make_problem(config: Config, environment: Environment | None = None, attack: Attack | None = None) -> Problem:
+def make_problem(
+    config: Config, environment: Environment | Pool | None = None, attack: Attack | None = None
+) -> Problem:
     """The settings, with everything they name looked up."""
     environment = environment or make_environment(config.task)
     policy = make_policy(config, environment.observations, environment.actions)
@@ -52,6 +56,22 @@ class Broadcast(NamedTuple):
     round: Array  # from 1
     batch: Array  # B_t
     key: Array  # of the round; each agent and episode derives its own from it
+    season: Array  # a key that SEASON rounds share
+
+    @property
+    def turn(self) -> Array:
+        """Which round of its season this is, from 0."""
+        return (self.round - 1) % SEASON
+
+
+SEASON = 16
+"""A simulator whose environments are slow to make keeps them so many rounds (see `fedpg.environments.pool`)."""
+
+
+def make_broadcast(theta: Array, run_key: Array, round_: Array, batch: Array) -> Broadcast:
+    """What the server sends in a round of the run with that key."""
+    season = jax.random.fold_in(stream(run_key, "season"), (round_ - 1) // SEASON)
+    return Broadcast(theta, round_, batch, jax.random.fold_in(run_key, round_), season)
 
 
 STATUSES = ("answered", "no answer", "wrong length", "not finite")
@@ -81,7 +101,7 @@ class Answers(NamedTuple):
 
 
 # One stream of randomness for each use, so that none depends on how much another draws.
-STREAMS = ("agent", "attack", "batch", "inner steps", "server", "evaluation", "output", "rewards")
+STREAMS = ("agent", "attack", "batch", "inner steps", "server", "evaluation", "output", "rewards", "season")
 
 
 def stream(key: Array, name: str) -> Array:
@@ -108,6 +128,8 @@ def answer(
     """
     attacking = byzantine & (broadcast.round >= problem.config.attack_start)
     widths = lane_widths(*problem.config.batch)
+    if isinstance(problem.environment, Pool):  # only the lanes that are used cost anything
+        widths = widths[-1:]
     branches = [functools.partial(_cohort, problem, broadcast, agents, attacking, own, width) for width in widths]
     which = jnp.searchsorted(jnp.array(widths), broadcast.batch)
     gradients, returns, steps, own_trajectories = jax.lax.switch(which, branches)
@@ -128,7 +150,8 @@ def _cohort(
 ) -> tuple[Array, Array, Array, Trajectories | None]:
     """The work of all agents, as many at a time as MAX_LANES allows."""
     count = agents.shape[0]
-    size = min(count, max(1, MAX_LANES // width))
+    most = MAX_POOLED if isinstance(problem.environment, Pool) else MAX_LANES
+    size = min(count, max(1, most // width))
     chunks = -(-count // size)
     if chunks == 1:
         return _work(problem, broadcast, agents, attacking, own, width)
@@ -149,23 +172,25 @@ def _work(
     params = problem.policy.unravel(broadcast.theta)
     cohort = agent_lanes(problem, broadcast, agents, attacking, width)
     everyone = _roll(problem, params, cohort if own is None else join(cohort, own))
-    shape = lambda x: x[..., : count * width].reshape(*x.shape[:-1], count, width)  # noqa: E731
-    trajectories = jax.tree.map(shape, everyone)  # [..., K, B]
-    own_trajectories = None if own is None else jax.tree.map(lambda x: x[..., count * width :], everyone)
+    own_trajectories = None if own is None else everyone.take(count * width, own.keys.shape[0])
 
+    def by_agent(x: Array) -> Array:  # [..., N] -> [..., K, B]
+        return x[..., : count * width].reshape(*x.shape[:-1], count, width)
+
+    trajectories = everyone._replace(rewards=by_agent(everyone.rewards), lengths=by_agent(everyone.lengths))
     learnt_from = trajectories
     if problem.attack.rewards is not None:
         keys = agent_keys(stream(broadcast.key, "rewards"), agents)
-        believed = jax.vmap(problem.attack.rewards, in_axes=(0, -2), out_axes=-2)(keys, trajectories)
+        believe = problem.attack.rewards
+        believed = jax.lax.map(lambda x: believe(x[0], everyone.take(x[1] * width, width)), (keys, jnp.arange(count)))
+        believed = jnp.moveaxis(believed, 0, 1)  # [T, K, B]
         learnt_from = trajectories._replace(rewards=jnp.where(attacking[:, None], believed, trajectories.rewards))
     # The weights of all agents at once (a scan over time), the gradients agent by agent (each fits the cache).
     weights = problem.estimator.weights(learnt_from)  # [T, K, B]
 
     def one(k: Array) -> Array:
-        mine, w = jax.tree.map(
-            lambda x: jax.lax.dynamic_index_in_dim(x, k, -2, keepdims=False), (trajectories, weights)
-        )
-        return gradient(problem.estimator, problem.policy, params, mine, w)
+        w = jax.lax.dynamic_index_in_dim(weights, k, 1, keepdims=False)
+        return gradient(problem.estimator, problem.policy, params, everyone.take(k * width, width), w)
 
     gradients = jax.lax.map(one, jnp.arange(count))  # [K, D]
     episodes = jnp.maximum(jnp.sum(trajectories.lengths > 0, axis=-1), 1)
@@ -175,20 +200,24 @@ def _work(
 
 def agent_lanes(problem: Problem, broadcast: Broadcast, agents: Array, attacking: Array, width: int) -> Lanes:
     """`width` lanes per agent, the first B_t of them used; key by (seed, round, agent, episode)."""
-    each = agent_keys(stream(broadcast.key, "agent"), agents)
-    keys = jax.vmap(lambda key: episode_keys(key, width))(each)  # [K, width]
+
+    def keys(key: Array) -> Array:
+        each = agent_keys(stream(key, "agent"), agents)
+        return jax.vmap(lambda key: episode_keys(key, width))(each).reshape(-1)  # [K * width]
+
     wanted = (jnp.arange(width) < broadcast.batch) & (agents >= 0)[:, None]
-    return Lanes(
-        keys=keys.reshape(-1),
+    return lanes(
+        keys(broadcast.key),
         horizon=jnp.where(wanted, problem.steps, 0).reshape(-1),
-        greedy=jnp.zeros(agents.shape[0] * width, dtype=bool),
         byzantine=jnp.repeat(attacking, width),
+        origins=keys(broadcast.season),
+        turn=broadcast.turn,
     )
 
 
-def _roll(problem: Problem, params: dict[str, Array], lanes: Lanes) -> Trajectories:
+def _roll(problem: Problem, params: dict[str, Array], everyone: Lanes) -> Trajectories:
     steps = max(problem.steps, problem.test_steps)
-    return rollout(problem.environment, problem.policy, params, lanes, steps, problem.attack.act)
+    return rollout(problem.environment, problem.policy, params, everyone, steps, problem.attack.act)
 
 
 def _messages(problem: Problem, broadcast: Broadcast, agents: Array, gradients: Array, attacking: Array) -> Replies:

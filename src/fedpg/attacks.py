@@ -54,7 +54,7 @@ def random_noise(form: str, scale: float = 3.0) -> Attack:
 
 def random_action(form: str) -> Attack:
     """RA. Text: acts at random. Figures: always plays action 0, or the zero vector."""
-    return Attack(act=lambda action, random: random if form == "text" else jnp.zeros_like(action))
+    return Attack(act=lambda action, random: random if form == "text" else 0 * action)
 
 
 def sign_flipping(form: str, scale: float = 2.5) -> Attack:

@@ -18,7 +18,7 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from fedpg.config import Config, ConfigError, defaults, refuse_idle_attack, unknown, validate
+from fedpg.config import Config, ConfigError, SimulationError, defaults, refuse_idle_attack, renamed, unknown, validate
 from fedpg.storage import StorageError, read_config
 
 USAGE = """\
@@ -32,6 +32,7 @@ fedpg: several agents learn one policy together, while some of them fail or lie.
 Examples:
   fedpg train                                                  ten honest agents learn CartPole
   fedpg train --byzantine 3 --attack sign-flipping             three of them lie
+  fedpg train --task HalfCheetah-v5                            any Gymnasium task, or your own module:factory
   fedpg train --algorithm gpomdp --byzantine 3 --attack sign-flipping    what happens without a filter
   fedpg train --seeds 0:10 --out runs/ten                      ten seeds, spread over the cores
   fedpg train --out runs/ten --resume                          go on after an interruption
@@ -51,6 +52,8 @@ class Train:
     Examples:
       fedpg train --byzantine 3 --attack sign-flipping
       fedpg train --preset released --seeds 0:10 --out runs/released
+      fedpg train --task LunarLander-v3
+      fedpg train --task my_package.my_module:make_environment
       fedpg train --attack my_package.my_module:my_attack --byzantine 3
     """
 
@@ -131,7 +134,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         kind, run = COMMANDS[name]
         options: dict[str, Any] = {"prog": f"fedpg {name}", "description": inspect.getdoc(kind), "args": rest}
         return run(tyro.cli(kind, config=(tyro.conf.FlagCreatePairsOff,), **options, **_defaults(name, rest)))
-    except (ConfigError, StorageError) as error:
+    except (ConfigError, SimulationError, StorageError) as error:
         print(f"fedpg: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
@@ -188,7 +191,10 @@ def _train(command: Train) -> int:
     from fedpg.training import train_seeds
     from fedpg.training.progress import make_reporter
 
-    config = validate(command.config)
+    task, note = renamed(command.config.task)
+    if note:
+        print(f"fedpg: {note}", file=sys.stderr)
+    config = validate(dataclasses.replace(command.config, task=task))
     refuse_idle_attack(config)
     problem = make_problem(config)
     seeds = parse_seeds(command.seeds)

@@ -15,6 +15,10 @@ class ConfigError(ValueError):
     """A setting that cannot work; the message says which, and what to do."""
 
 
+class SimulationError(RuntimeError):
+    """A task that cannot go on; the message says which, and why."""
+
+
 def unknown(kind: str, name: str, known: Iterable[str]) -> ConfigError:
     """The error for a name that nobody registered, with the nearest ones that somebody did."""
     known = sorted(known)
@@ -29,7 +33,7 @@ class Config:
     """Everything that decides a run, besides its seed."""
 
     task: str = "CartPole-v1"
-    """The task, by its Gymnasium id."""
+    """The task: a Gymnasium id, or your own as `package.module:factory`."""
     preset: PresetName = "paper"
     """Where the defaults come from: `paper` (its text) or `released` (what made its figures)."""
     algorithm: AlgorithmName = "fedpg-br"
@@ -110,7 +114,7 @@ class Config:
         """A short name for folders and titles."""
         attack = "".join(c for c in self.attack.split(":")[-1] if c.isalnum() or c in "-_")
         attackers = f"-{self.byzantine}-{attack}" if self.byzantine else ""
-        return f"{self.task}-{self.algorithm}-K{self.agents}{attackers}"
+        return f"{self.task.split(':')[-1]}-{self.algorithm}-K{self.agents}{attackers}"
 
 
 # The paper's hyper-parameter table: what a task sets, whatever the preset.
@@ -127,6 +131,56 @@ TASKS: dict[str, dict[str, Any]] = {
         "minibatch": 4,
         "sigma": 0.06,
     },
+    "LunarLander-v3": {
+        "hidden": (64, 64),
+        "activation": "tanh",
+        "learning_rate": 1e-3,
+        "discount": 0.99,
+        "trajectories": 10_000,
+        "horizon": 1000,
+        "test_horizon": 1000,
+        "batch": (26, 38),
+        "minibatch": 8,
+        "sigma": 0.07,
+    },
+    "HalfCheetah-v5": {
+        "hidden": (64, 64),
+        "activation": "tanh",
+        "learning_rate": 8e-5,
+        "discount": 0.995,
+        "trajectories": 10_000,
+        "horizon": 500,
+        "test_horizon": 1000,
+        "batch": (46, 50),
+        "minibatch": 16,
+        "sigma": 0.9,
+    },
+}
+
+# A task that is not in the table: the middle of it, and no bound but the task's own on the length of an episode.
+OTHER_TASKS: dict[str, Any] = {
+    "hidden": (64, 64),
+    "activation": "tanh",
+    "learning_rate": 1e-3,
+    "discount": 0.99,
+    "trajectories": 5000,
+    "horizon": 1000,
+    "test_horizon": 1000,
+    "batch": (26, 38),
+    "minibatch": 8,
+    "sigma": "auto",
+}
+
+# The paper's names of tasks that have been retired: what they are now, and what changed.
+RENAMED = {
+    "LunarLander-v2": (
+        "LunarLander-v3",
+        "Gymnasium retired v2; v3 builds its world anew at each reset, so that a seed repeats it; same rewards",
+    ),
+    "HalfCheetah-v2": (
+        "HalfCheetah-v5",
+        "v2 was retired with mujoco-py; v5 runs on MuJoCo's own bindings; its observations and rewards are the same",
+    ),
 }
 
 # The two readings of the paper: its text, and the experiments behind its figures.
@@ -158,6 +212,14 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 
+def renamed(task: str) -> tuple[str, str]:
+    """(the task as it is called now, a line that says so and why if it was called otherwise)."""
+    if task not in RENAMED:
+        return task, ""
+    now, why = RENAMED[task]
+    return now, f"{task} is {now} here: {why}"
+
+
 def make_config(
     task: str = "CartPole-v1",
     preset: PresetName = "paper",
@@ -183,7 +245,8 @@ def defaults(
     for name in overrides:
         if name not in names:
             raise unknown("setting", name, names)
-    values = TASKS.get(task, {}) | PRESETS[preset]
+    task, _ = renamed(task)
+    values = TASKS.get(task, OTHER_TASKS) | PRESETS[preset]
     if algorithm in ("svrpg", "gpomdp"):
         # The table gives these one batch size, the middle of FedPG-BR's range, and no filter.
         low, high = values.get("batch", Config.batch)

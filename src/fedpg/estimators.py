@@ -5,7 +5,7 @@ importance-weighted ones included. So there is one function of weights per estim
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -100,35 +100,77 @@ def _reward_to_go(rewards: Array, gamma: float) -> Array:
     return (within + reach * later[:, None]).reshape(padded.shape)[:steps]
 
 
+PACKED_BLOCK = 2048
+
+
 def log_probs(policy: Policy, params: Params, trajectories: Trajectories) -> Array:
     """log pi(a_t | s_t) of every step, 0 beyond the episode's end.  [T, B]"""
-    flat = [x.reshape(*x.shape[:-2], -1) for x in (trajectories.observations, trajectories.actions)]
-    each = policy.log_prob(params, *flat).reshape(trajectories.rewards.shape)
-    return jnp.where(trajectories.mask, each, 0.0)
+    if trajectories.starts is None:
+        flat = [x.reshape(*x.shape[:-2], -1) for x in (trajectories.observations, trajectories.actions)]
+        each = policy.log_prob(params, *flat).reshape(trajectories.rewards.shape)
+        return jnp.where(trajectories.mask, each, 0.0)
+
+    def block(i: Array, out: Array) -> Array:
+        observations, actions, _, first = _packed_block(trajectories, None, i, PACKED_BLOCK)
+        return jax.lax.dynamic_update_slice_in_dim(out, policy.log_prob(params, observations, actions), first, 0)
+
+    out = jnp.zeros(trajectories.observations.shape[:1])
+    out = jax.lax.fori_loop(0, _packed_blocks(trajectories, PACKED_BLOCK), block, out)  # [S]
+    place = trajectories.starts + jnp.arange(trajectories.rewards.shape[0])[:, None]  # [T, B]
+    return jnp.where(trajectories.mask, out[jnp.minimum(place, out.shape[0] - 1)], 0.0)
 
 
 def weighted_score(policy: Policy, params: Params, trajectories: Trajectories, weights: Array) -> Array:
-    """sum over steps and episodes of w_t grad log pi(a_t | s_t).  [D]"""
+    """sum over steps and episodes of w_t grad log pi(a_t | s_t).  [D]
+
+    Walks over the steps in blocks, and only over as many as were simulated: padding is not differentiated.
+    """
 
     def objective(params: Params, observations: Array, actions: Array, weights: Array) -> Array:
-        flat = [x.reshape(*x.shape[:-2], -1) for x in (observations, actions, weights)]  # [..., block * B]
         # What lies beyond the end of an episode has no weight, but it may be NaN, and so may be its gradient.
-        seen, chosen = (jnp.where(flat[2] == 0.0, 0, x) for x in flat[:2])
-        return jnp.sum(flat[2] * policy.log_prob(params, seen, chosen))
+        seen, chosen = (jnp.where(weights == 0.0, 0, x) for x in (observations, actions))
+        return jnp.sum(weights * policy.log_prob(params, seen, chosen))
 
     steps, episodes = weights.shape
-    size = _block_size(steps, episodes)
+    if trajectories.starts is None:
+        size = _block_size(steps, episodes)
+        blocks = -(-jnp.max(trajectories.lengths) // size)
+    else:
+        size = PACKED_BLOCK if episodes > 1 else PACKED_BLOCK // 8
+        blocks = _packed_blocks(trajectories, size)
 
     def block(i: Array, total: Params) -> Params:
-        parts = [
-            jax.lax.dynamic_slice_in_dim(x, i * size, size, axis=x.ndim - 2)
-            for x in (trajectories.observations, trajectories.actions, weights)
-        ]
+        if trajectories.starts is not None:
+            parts = _packed_block(trajectories, weights, i, size)[:3]
+        else:
+            dense = (trajectories.observations, trajectories.actions, weights)
+            cut = [jax.lax.dynamic_slice_in_dim(x, i * size, size, axis=x.ndim - 2) for x in dense]
+            parts = [x.reshape(*x.shape[:-2], -1) for x in cut]  # [..., size * B]
         return jax.tree.map(jnp.add, total, jax.grad(objective)(params, *parts))
 
-    # Only as many blocks as the longest episode needs: what was not simulated is not differentiated.
-    blocks = -(-jnp.max(trajectories.lengths) // size)
     return policy.ravel(jax.lax.fori_loop(0, blocks, block, jax.tree.map(jnp.zeros_like, params)))
+
+
+def _packed_blocks(trajectories: Trajectories, size: int) -> Array:
+    return -(-jnp.sum(trajectories.lengths) // size)
+
+
+def _packed_block(trajectories: Trajectories, weights: Array | None, i: Array, size: int) -> Any:
+    """(observations [F, size], actions, weights [size], place of the first) of the i-th block of packed steps.
+
+    Which step it is follows from where the episodes start; steps beyond the last episode have no weight.
+    """
+    assert trajectories.starts is not None
+    first = trajectories.starts[0] + i * size
+    cut = [jax.lax.dynamic_slice_in_dim(x, first, size) for x in (trajectories.observations, trajectories.actions)]
+    observations, actions = (x.T for x in cut)  # features first
+    if weights is None:
+        return observations, actions, None, first
+    place = first + jnp.arange(size)
+    episode = jnp.sum(place[:, None] >= trajectories.starts, axis=1) - 1
+    t = place - trajectories.starts[episode]
+    inside = t < trajectories.lengths[episode]
+    return observations, actions, jnp.where(inside, weights[jnp.minimum(t, weights.shape[0] - 1), episode], 0.0), first
 
 
 def _block_size(steps: int, episodes: int) -> int:
@@ -192,8 +234,8 @@ def influences(estimator: Estimator, policy: Policy, params: Params, trajectorie
     weights = estimator.weights(trajectories)
 
     def one(i: Array) -> Array:
-        lane = jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, i, 1, axis=x.ndim - 1), (trajectories, weights))
-        return weighted_score(policy, params, *lane)
+        lane = jax.lax.dynamic_slice_in_dim(weights, i, 1, axis=1)
+        return weighted_score(policy, params, trajectories.take(i, 1), lane)
 
     scores = jax.lax.map(one, jnp.arange(trajectories.lengths.shape[0]))  # [B, D]
     counts = (trajectories.lengths if estimator.per_step else trajectories.lengths > 0).astype(jnp.float32)

@@ -2,17 +2,22 @@
 
 import io
 import os
+import sys
 from pathlib import Path
+from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from PIL import Image
 
 from fedpg.agents import Problem
 from fedpg.config import ConfigError
+from fedpg.environments import Pool
+from fedpg.environments.tasks import import_factory
 from fedpg.policies import Params
 from fedpg.storage import write_whole
+
+WIDTH = 400
+COLOURS = 64
 
 
 def render(problem: Problem, params: Params, out: Path, episodes: int, seed: int) -> list[float]:
@@ -21,35 +26,59 @@ def render(problem: Problem, params: Params, out: Path, episodes: int, seed: int
         raise ConfigError(f"play writes GIF files: give --out a name that ends in .gif, not {out}")
     if not out.absolute().parent.is_dir():
         raise ConfigError(f"cannot write {out}: there is no folder {out.absolute().parent}; make it first")
-    os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # no screen is needed
-    import gymnasium
-
-    try:
-        environment = gymnasium.make(problem.environment.id, render_mode="rgb_array")
-    except gymnasium.error.Error as error:
-        raise ConfigError(f"Gymnasium cannot render {problem.environment.id}: {error}") from error
-    act = jax.jit(problem.policy.mode)
+    environment = make_rendered(problem.environment.id)
+    weights = {name: np.asarray(value) for name, value in params.items()}
+    to_task = problem.environment.to_task if isinstance(problem.environment, Pool) else lambda action: action
     frames: list[Image.Image] = []
     returns = []
+    fps = float(environment.metadata.get("render_fps", 50))
+    every = max(1, round(fps / 25))  # GIF players do not go below 20 ms a frame
     for episode in range(episodes):
         observation, _ = environment.reset(seed=seed + episode)
-        total, over = 0.0, False
-        while not over:
-            frames.append(_frame(environment.render()))
-            action = act(params, jnp.asarray(observation, jnp.float32))
-            observation, reward, terminated, truncated, _ = environment.step(np.asarray(action))
-            total, over = total + float(reward), terminated or truncated
+        total, over, steps = 0.0, False, 0
+        while not over and steps < problem.test_steps:
+            if steps % every == 0:
+                frames.append(_frame(environment, problem.environment.id))
+            action = problem.policy.mode(weights, np.asarray(observation, np.float32), np)
+            observation, reward, terminated, truncated, _ = environment.step(to_task(np.asarray(action)))
+            total, over, steps = total + float(reward), terminated or truncated, steps + 1
         returns.append(total)
-    fps = environment.metadata.get("render_fps", 50)
     environment.close()
-    # GIF players do not go below 20 ms a frame: show every second one at half the rate.
-    frames = frames[:: max(1, round(fps / 25))]
     picture = io.BytesIO()
-    frames[0].save(picture, "GIF", save_all=True, append_images=frames[1:], duration=40, loop=0, optimize=True)
+    duration = round(1000 * every / fps)
+    frames[0].save(picture, "GIF", save_all=True, append_images=frames[1:], duration=duration, loop=0, optimize=True)
     write_whole(out, picture.getvalue())
     return returns
 
 
-def _frame(pixels: object) -> Image.Image:
-    image = Image.fromarray(pixels)  # type: ignore[arg-type]
-    return image.resize((image.width * 2 // 3, image.height * 2 // 3)).quantize(64)
+def make_rendered(task: str) -> Any:
+    """The task as a Gymnasium environment that renders to arrays; no screen is needed."""
+    os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
+    if sys.platform == "linux" and not os.environ.get("DISPLAY"):
+        os.environ.setdefault("MUJOCO_GL", "egl")
+    import gymnasium
+
+    try:
+        if ":" not in task:
+            return gymnasium.make(task, render_mode="rgb_array")
+        return import_factory(task)(render_mode="rgb_array")  # type: ignore[call-arg]
+    except gymnasium.error.Error as error:
+        raise ConfigError(f"Gymnasium cannot render {task}: {error}") from error
+    except TypeError as error:
+        raise ConfigError(f"to be rendered, {task} must take render_mode='rgb_array': {error}") from error
+
+
+def _frame(environment: Any, task: str) -> Image.Image:
+    try:
+        pixels = environment.render()
+    except Exception as error:  # of whatever draws: OpenGL, SDL, a user's code
+        raise ConfigError(
+            f"{task} cannot be drawn: {error}. Tasks of MuJoCo need EGL or OSMesa to draw without a screen "
+            "(on Debian: libegl1 or libosmesa6, and MUJOCO_GL=egl or osmesa)"
+        ) from error
+    if not isinstance(pixels, np.ndarray):
+        raise ConfigError(
+            f"{task} drew {type(pixels).__name__}, not an array of pixels: its render_mode must be rgb_array"
+        )
+    image = Image.fromarray(pixels)
+    return image.resize((WIDTH, image.height * WIDTH // image.width)).quantize(COLOURS)

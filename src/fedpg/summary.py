@@ -14,7 +14,7 @@ from fedpg.training import Run
 
 MARKS = (250, 500, 1000, 2000, 3000, 5000, 10_000)
 """Trajectories at which several seeds are averaged."""
-COLUMNS = ("seed", "return", "traj.", "rounds", "honest kept", "Byz. kept", "R1/R2/none", "seconds", "Msteps/s")
+COLUMNS = ("seed", "return", "traj.", "rounds", "honest kept", "Byz. kept", "R1/R2/none", "seconds", "ksteps/s")
 """Short, so that the table fits 80 columns."""
 
 
@@ -79,5 +79,5 @@ def _summary_row(run: Run) -> list[str]:
         f"{let_in.mean() / config.byzantine:.0%}" if config.byzantine else "",
         "/".join(map(str, rules)) if config.filter != "mean" else "no filter",
         f"{run.seconds:.1f}",
-        f"{records.steps / float(records.columns['seconds'].sum()) / 1e6:.2f}",
+        f"{records.steps / float(records.columns['seconds'].sum()) / 1e3:,.0f}",
     ]

@@ -107,19 +107,31 @@ def draw_inner_steps(problem: Problem, key: Array, batch: Array) -> Array:
     return n + (problem.config.inner_law == "geometric-from-1")
 
 
-def server_lanes(problem: Problem, key: Array, n: Array | int, count: int) -> Lanes:
+def server_lanes(problem: Problem, broadcast: Broadcast, n: Array | int, count: int) -> Lanes:
     """The server's own episodes of inner step n (line 10)."""
-    return lanes(episode_keys(jax.random.fold_in(stream(key, "server"), n), count), problem.steps)
+    keys, origins = (
+        episode_keys(jax.random.fold_in(stream(key, "server"), n), count) for key in (broadcast.key, broadcast.season)
+    )
+    return lanes(keys, problem.steps, origins=origins, turn=broadcast.turn)
 
 
-def own_lanes(problem: Problem, key: Array) -> Lanes:
+def test_lanes(problem: Problem, broadcast: Broadcast) -> Lanes:
+    """The greedy episodes that evaluate the broadcast policy."""
+    keys, origins = (
+        episode_keys(stream(key, "evaluation"), problem.config.test_episodes)
+        for key in (broadcast.key, broadcast.season)
+    )
+    return lanes(keys, problem.test_steps, greedy=True, origins=origins, turn=broadcast.turn)
+
+
+def own_lanes(problem: Problem, broadcast: Broadcast) -> Lanes:
     """The server's episodes with the broadcast policy: greedy ones to evaluate it, and those that sigma needs.
 
     The latter are the ones of inner step n = 0, which change nothing there (the correction is zero at theta_0).
     """
-    test = lanes(episode_keys(stream(key, "evaluation"), problem.config.test_episodes), problem.test_steps, greedy=True)
+    test = test_lanes(problem, broadcast)
     count = sigma_trajectories(problem.config)
-    return join(test, server_lanes(problem, key, 0, count)) if count else test
+    return join(test, server_lanes(problem, broadcast, 0, count)) if count else test
 
 
 def sigma_trajectories(config: Config) -> int:
@@ -133,7 +145,7 @@ def estimate_sigma(problem: Problem, state: State, own: Trajectories) -> tuple[A
     if not sigma_trajectories(problem.config):
         given = problem.config.sigma
         return jnp.float32(jnp.inf if given == "auto" else given), state.spread
-    mine = jax.tree.map(lambda x: x[..., problem.config.test_episodes :], own)
+    mine = own.take(problem.config.test_episodes, sigma_trajectories(problem.config))
     params = problem.policy.unravel(state.theta)
     spread = observe_spread(state.spread, influences(problem.estimator, problem.policy, params, mine))
     return auto_sigma(spread, problem.config.agents, problem.config.delta), spread
@@ -145,7 +157,7 @@ def ascend(config: Config, theta: Array, optimizer: Any, direction: Array) -> tu
     return optax.apply_updates(theta, updates), optimizer
 
 
-def inner_loop(problem: Problem, state: State, verdict: Verdict, n: Array, key: Array) -> Inner:
+def inner_loop(problem: Problem, state: State, broadcast: Broadcast, verdict: Verdict, n: Array) -> Inner:
     """N_t variance-reduced steps from mu_t (lines 9 to 12).
 
     At n = 0 the correction is exactly zero: v = mu_t, and the b trajectories are counted but not simulated. If the
@@ -166,9 +178,8 @@ def inner_loop(problem: Problem, state: State, verdict: Verdict, n: Array, key: 
     def body(carry: Any) -> Any:
         done, theta, optimizer, _, sampled, steps, _ = carry
         params = policy.unravel(theta)
-        mine = rollout(
-            problem.environment, policy, params, server_lanes(problem, key, done, b), problem.steps
-        )  # line 10
+        own = server_lanes(problem, broadcast, done, b)
+        mine = rollout(problem.environment, policy, params, own, problem.steps)  # line 10
         change = correction(problem.estimator, policy, params, params_0, mine)
         v = jnp.where(somebody, change.plain - change.corrected + verdict.gradient, change.plain)  # line 11
         inside = jnp.abs(change.ratio - 1.0) <= config.ratio_bound

@@ -1,4 +1,4 @@
-"""The one way in: roll out N episodes of a policy from N keys."""
+"""Tasks in JAX: compiled together with the policy that acts in them."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -39,12 +39,24 @@ class Lanes(NamedTuple):
     horizon: Array  # [N]: steps after which it is cut off; 0 for a lane that stays empty
     greedy: Array  # [N]: act by the policy's mode (evaluation)
     byzantine: Array  # [N]: act as the attack says, where it has a say in actions
+    origins: Array  # [N]: keys of whole series of episodes; a simulator that cannot be reseeded cheaply begins with
+    turns: Array  # [N]: the so-many-th first state of that series (from 0), instead of drawing it by `keys`
 
 
-def lanes(keys: Array, horizon: Array | int, greedy: bool = False) -> Lanes:
-    """Lanes of honest episodes that differ in nothing but their keys."""
-    n = keys.shape[0]
-    return Lanes(keys, jnp.broadcast_to(jnp.int32(horizon), (n,)), jnp.full((n,), greedy), jnp.zeros((n,), dtype=bool))
+def lanes(
+    keys: Array,
+    horizon: Array | int,
+    greedy: bool = False,
+    byzantine: Array | bool = False,
+    origins: Array | None = None,
+    turn: Array | int = 0,
+) -> Lanes:
+    """Lanes of episodes that differ in little but their keys."""
+
+    def each(value: Array | int | bool) -> Array:
+        return jnp.broadcast_to(jnp.asarray(value), keys.shape)
+
+    return Lanes(keys, each(horizon), each(greedy), each(byzantine), keys if origins is None else origins, each(turn))
 
 
 def join(first: Lanes, second: Lanes) -> Lanes:
@@ -52,7 +64,7 @@ def join(first: Lanes, second: Lanes) -> Lanes:
     return jax.tree.map(lambda a, b: jnp.concatenate([a, b]), first, second)
 
 
-def rollout(
+def compiled_rollout(
     environment: Environment,
     policy: Policy,
     params: Params,
@@ -60,11 +72,7 @@ def rollout(
     steps: int,
     act: Callable[[Array, Array], Array] | None = None,
 ) -> Trajectories:
-    """Roll out one episode per lane, at most `steps` long, until the last one has ended.
-
-    `act(action, random_action)` is what Byzantine lanes do instead of the policy's action.
-    Each lane's result depends on its key alone, however many lanes there are (for CartPole to the bit).
-    """
+    """`rollout` as one compiled loop over time, all lanes side by side (for CartPole the same to the bit)."""
     size = -(-steps // BLOCK) * BLOCK
     keys = jax.vmap(lambda k: jax.random.split(k, 2))(lanes.keys)  # [N, 2]
     state = jax.vmap(environment.reset, out_axes=-1)(keys[:, 0])

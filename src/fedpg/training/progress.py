@@ -112,8 +112,12 @@ def describe(config: Config, snapshot: Snapshot) -> str:
     accepted = f"honest {snapshot.honest:.1f}/{config.agents - config.byzantine}"
     if config.byzantine:
         accepted += f" Byz. {snapshot.byzantine:.1f}/{config.byzantine}"
-    speed = f"{snapshot.steps_per_second / 1e6:.1f}M steps/s"
+    speed = f"{_short(snapshot.steps_per_second)} steps/s"
     return f"round {snapshot.round} return {snapshot.test_return:.0f} {accepted} {speed}"
+
+
+def _short(number: float) -> str:
+    return f"{number / 1e6:.1f}M" if number >= 1e5 else f"{number / 1e3:.1f}k"
 
 
 def make_reporter(config: Config, quiet: bool = False) -> Reporter:

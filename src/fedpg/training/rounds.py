@@ -10,7 +10,7 @@ from jax import Array
 
 from fedpg.agents import Problem, episode_keys, stream
 from fedpg.algorithms import ALGORITHMS, Log, State, first_state
-from fedpg.environments import lanes, rollout
+from fedpg.environments import Pool, lanes, rollout
 from fedpg.federation import local_federation
 from fedpg.policies import Params
 from fedpg.trajectories import Trajectories
@@ -47,7 +47,16 @@ def compile_rounds(problem: Problem) -> Advance:
         return jax.lax.while_loop(more, body, (jnp.int32(0), state, logs))
 
     compiled: Advance = jax.jit(advance).lower(first_state(problem, 0), jnp.int32(1), jnp.int32(1)).compile()
-    return compiled
+    pool = problem.environment if isinstance(problem.environment, Pool) else None
+    if pool is None:
+        return compiled
+
+    def checked(state: State, rounds: Array, limit: Array) -> tuple[Array, State, Log]:
+        result = jax.block_until_ready(compiled(state, rounds, limit))
+        pool.check()
+        return result
+
+    return checked
 
 
 def last_test(advance: Advance, state: State) -> np.ndarray:

@@ -3,6 +3,7 @@
 import os
 import threading
 import time
+import warnings
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,8 +17,8 @@ from fedpg.agents import Problem, make_problem
 from fedpg.aggregators import make_filter
 from fedpg.algorithms import State, first_state
 from fedpg.attacks import as_attack
-from fedpg.config import Config, ConfigError, make_config, refuse_idle_attack
-from fedpg.environments import Environment
+from fedpg.config import Config, ConfigError, make_config, refuse_idle_attack, renamed
+from fedpg.environments import Environment, Factory, Pool, make_environment
 from fedpg.policies import Params, Policy
 from fedpg.storage import UNFINISHED, StorageError, read_config, remove_unfinished, write_config
 from fedpg.training.checkpoint import FILE, load_checkpoint, save_checkpoint, save_policy
@@ -59,7 +60,7 @@ class Run(NamedTuple):
 
 
 def train(
-    task: str | None = None,
+    task: str | Factory | None = None,
     *,
     preset: Any = "paper",
     algorithm: Any = "fedpg-br",
@@ -67,20 +68,25 @@ def train(
     seed: int = 0,
     out: str | Path | None = None,
     resume: bool = False,
-    environment: Environment | None = None,
+    environment: Environment | Pool | None = None,
     **settings: Any,
 ) -> Run:
     """Train one policy by a federation in this process.
 
-    `settings` are those of `fedpg.Config`; what is not given comes from the preset. `attack` is a name, an `Attack`,
-    or your own function `(keys [K], gradients [K, D], byzantine [K], tensors) -> [K, D]`. The run folder is `out`, or a
-    new one under `runs/`.
+    `task` is a Gymnasium id, `package.module:factory`, or a function that makes a Gymnasium environment. `settings` are
+    those of `fedpg.Config`; what is not given comes from the preset. `attack` is a name, an `Attack`, or your own
+    function `(keys [K], gradients [K, D], byzantine [K], tensors) -> [K, D]`. The run folder is `out`, or a new one
+    under `runs/`.
     """
     if environment is not None and task not in (None, environment.id):
         raise ConfigError(f"task {task!r} is not that of the environment, {environment.id!r}: give one of them")
-    task = environment.id if environment is not None else task or Config.task
+    if task is not None and not isinstance(task, str):
+        environment = make_environment(task)
+    name, note = renamed(environment.id if environment is not None else str(task or Config.task))
+    if note:
+        warnings.warn(note, stacklevel=2)
     named = attack if isinstance(attack, str) else f"custom:{getattr(attack, '__name__', type(attack).__name__)}"
-    config = make_config(task, preset, algorithm, attack=named, **settings)
+    config = make_config(name, preset, algorithm, attack=named, **settings)
     refuse_idle_attack(config)
     custom = None if isinstance(attack, str) else as_attack(attack)
     problem = make_problem(config, environment, custom)

@@ -1,0 +1,169 @@
+"""Tasks by name: the compiled ones, any Gymnasium id, or a user's own factory."""
+
+import importlib.util
+import os
+import warnings
+from collections import defaultdict
+from collections.abc import Callable
+from importlib.metadata import version
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from fedpg.config import ConfigError, unknown
+from fedpg.environments.cartpole import CARTPOLE
+from fedpg.environments.environment import Environment
+from fedpg.environments.pool import EnvPoolSimulator, GymnasiumSimulator, KeptPools, Pool, Simulator
+
+ENVIRONMENTS = {"CartPole-v1": CARTPOLE}
+"""The tasks that are compiled together with the policy."""
+
+ENVPOOL_FAMILIES = ("envpool.box2d", "envpool.classic_control", "envpool.mujoco.gym")
+"""Where EnvPool's ids mean the same tasks as Gymnasium's."""
+
+INSTANCES = 64
+"""Gymnasium environments that are under way at a time: enough for the policy's products, few enough for memory."""
+
+NO_LIMIT = 2**31 - 1
+
+Factory = Callable[[], gymnasium.Env[Any, Any]]
+
+
+def make_environment(task: str | Factory) -> Environment | Pool:
+    """The task of that name: compiled if we have it, else by EnvPool if that has it, else by Gymnasium.
+
+    `task` is a Gymnasium id, `package.module:factory`, or a function that makes a Gymnasium environment.
+    """
+    if not isinstance(task, str):
+        return gymnasium_pool(task, getattr(task, "__name__", type(task).__name__))
+    if task in ENVIRONMENTS:
+        return ENVIRONMENTS[task]
+    if ":" in task:
+        return gymnasium_pool(import_factory(task), task)
+    if task not in gymnasium.registry:
+        raise unknown("task", task, gymnasium.registry)
+    return envpool_pool(task) if has_envpool(task) else gymnasium_pool(lambda: gymnasium.make(task), task)
+
+
+def import_factory(path: str) -> Factory:
+    """The function that `package.module:factory` points at."""
+    module, _, name = path.partition(":")
+    try:
+        factory = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(f"cannot load the task {path!r}: {error}. It must be package.module:factory.") from error
+    if not callable(factory):
+        raise ConfigError(f"the task {path!r} is not a function that makes a Gymnasium environment")
+    return factory
+
+
+def has_envpool(task: str) -> bool:
+    """Whether EnvPool is here and simulates this task of Gymnasium's."""
+    if importlib.util.find_spec("envpool") is None:
+        return False
+    from envpool import registration
+
+    return task in registration.registry.specs and registration.registry.specs[task][0] in ENVPOOL_FAMILIES
+
+
+def envpool_pool(task: str) -> Pool:
+    """A task by EnvPool."""
+    import envpool
+    from envpool import registration
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the bounds of its boxes, which are not used
+        spec = envpool.make_spec(task)
+        observation_space, action_space = spec.gymnasium_observation_space, spec.gymnasium_action_space
+    observations, actions, to_task = adapt(task, observation_space, action_space)
+    threads = cores()
+    # Those of MuJoCo draw at random in `reset` only, and are slow to make.
+    reseeds = registration.registry.specs[task][0] != "envpool.mujoco.gym"
+    kept = KeptPools(task, threads)
+    return Pool(
+        id=task,
+        open=(lambda seeds, turn: EnvPoolSimulator(task, seeds, threads)) if reseeds else kept.open,
+        reseeds=reseeds,
+        observations=observations,
+        actions=actions,
+        to_task=to_task,
+        limit=int(spec.config.max_episode_steps),
+        simulator=f"EnvPool {version('envpool')}",
+        clock=defaultdict(float),
+        failures=[],
+    )
+
+
+def gymnasium_pool(factory: Factory, name: str) -> Pool:
+    """A task by Gymnasium environments, one object per episode that is under way."""
+    first = make_one(factory, name)
+    observations, actions, to_task = adapt(name, first.observation_space, first.action_space)
+    kept = [first]
+
+    def open_(seeds: np.ndarray, turn: int) -> Simulator:
+        # Taken from the list while in use: two runs at a time must not share an environment.
+        mine = [kept.pop() if kept else make_one(factory, name) for _ in range(min(len(seeds), INSTANCES))]
+        return GymnasiumSimulator(mine, seeds, kept)
+
+    return Pool(
+        id=name,
+        open=open_,
+        reseeds=True,
+        observations=observations,
+        actions=actions,
+        to_task=to_task,
+        limit=(first.spec.max_episode_steps if first.spec else None) or NO_LIMIT,
+        simulator=f"Gymnasium {gymnasium.__version__}",
+        clock=defaultdict(float),
+        failures=[],
+    )
+
+
+def make_one(factory: Factory, name: str) -> gymnasium.Env[Any, Any]:
+    """One environment, or an error that says what the factory did instead."""
+    try:
+        environment = factory()
+    except (gymnasium.error.Error, ImportError) as error:
+        raise ConfigError(f"Gymnasium cannot make the task {name}: {error}") from error
+    if not isinstance(environment, gymnasium.Env):
+        raise ConfigError(f"the task {name} made {environment!r}, which is not a gymnasium.Env")
+    return environment
+
+
+def adapt(
+    task: str, observations: spaces.Space[Any], actions: spaces.Space[Any]
+) -> tuple[int, spaces.Space[Any], Callable[[np.ndarray], np.ndarray]]:
+    """(size of an observation, actions as the policy sees them, the map from its actions to the task's)."""
+    if not isinstance(observations, spaces.Box) or len(observations.shape) != 1:
+        raise ConfigError(
+            f"{task} has the observation space {observations}; policies here take a Box with one axis. "
+            "Wrap the task: gymnasium.wrappers.FlattenObservation makes one vector of numbers, dicts and tuples; "
+            "an image needs features first (gymnasium.wrappers.TransformObservation). "
+            "Give the wrapped task as package.module:factory"
+        )
+    size = int(observations.shape[0])
+    if isinstance(actions, spaces.Discrete):
+        start = int(actions.start)
+        return size, spaces.Discrete(int(actions.n)), lambda a: a + start
+    if not isinstance(actions, spaces.Box) or len(actions.shape) != 1 or actions.dtype.kind != "f":
+        raise ConfigError(
+            f"{task} has the action space {actions}; policies here act in Discrete or in a Box of floats with one "
+            "axis. Wrap the task: gymnasium.wrappers.TransformAction maps one of these to what the task wants "
+            "(for MultiDiscrete, number the combinations). Give the wrapped task as package.module:factory"
+        )
+    low, high = actions.low, actions.high
+    # A box with ends becomes (-1, 1), which is where the mean of the policy, a tanh, lies.
+    ends = np.isfinite(low) & np.isfinite(high)
+    centre = np.where(ends, (high + np.where(ends, low, 0)) / 2, 0).astype(actions.dtype)
+    half = np.where(ends, (high - np.where(ends, low, 0)) / 2, 1).astype(actions.dtype)
+    seen = spaces.Box(
+        np.where(ends, -1, low).astype(np.float32), np.where(ends, 1, high).astype(np.float32), dtype=np.float32
+    )
+    return size, seen, lambda a: np.clip(centre + half * a, low, high)
+
+
+def cores() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
