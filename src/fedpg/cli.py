@@ -104,14 +104,22 @@ class Play:
 
 @dataclass(frozen=True)
 class Bench:
-    """Measure the speed of training against the bare rollout and against Gymnasium, and how it grows with K.
+    """Measure the speed of training against the bare simulator and against Gymnasium.
 
-    Example:
+    Examples:
       fedpg bench --quick
+      fedpg bench --task HalfCheetah-v5
+      fedpg bench --task LunarLander-v3 --trajectories 10000
     """
 
+    task: str = "CartPole-v1"
+    """The task; for CartPole-v1 also how time grows with K."""
     quick: bool = False
-    """Only the first table: training, the bare rollout, Gymnasium."""
+    """CartPole-v1: only the first table, of training, the bare rollout and Gymnasium."""
+    agents: int = 10
+    """Other tasks: K, the number of agents."""
+    trajectories: int = 500
+    """Other tasks: how far to train."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -263,7 +271,7 @@ def _play(command: Play) -> int:
 def _bench(command: Bench) -> int:
     from fedpg.bench import bench
 
-    bench(quick=command.quick)
+    bench(renamed(command.task)[0], command.quick, command.trajectories, command.agents)
     return 0
 
 

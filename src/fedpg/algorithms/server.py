@@ -115,7 +115,7 @@ def server_lanes(problem: Problem, broadcast: Broadcast, n: Array | int, count: 
     return lanes(keys, problem.steps, origins=origins, turn=broadcast.turn)
 
 
-def test_lanes(problem: Problem, broadcast: Broadcast) -> Lanes:
+def evaluation_lanes(problem: Problem, broadcast: Broadcast) -> Lanes:
     """The greedy episodes that evaluate the broadcast policy."""
     keys, origins = (
         episode_keys(stream(key, "evaluation"), problem.config.test_episodes)
@@ -129,7 +129,7 @@ def own_lanes(problem: Problem, broadcast: Broadcast) -> Lanes:
 
     The latter are the ones of inner step n = 0, which change nothing there (the correction is zero at theta_0).
     """
-    test = test_lanes(problem, broadcast)
+    test = evaluation_lanes(problem, broadcast)
     count = sigma_trajectories(problem.config)
     return join(test, server_lanes(problem, broadcast, 0, count)) if count else test
 

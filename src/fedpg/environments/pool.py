@@ -10,6 +10,7 @@ pool of its own. MuJoCo's tasks draw nothing after `reset`, which makes their n-
 and of n: their pools are kept for a season of rounds, and one that is lost is made again and reset n times.
 """
 
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -32,8 +33,8 @@ LANES = 16
 however many there are."""
 
 
-KEPT = 1200
-"""Environments that are kept, at a megabyte each: those of a round of ten agents and its inner loop, twice."""
+KEPT = 800
+"""Environments that are kept, at a megabyte each: those of a round of ten agents and its inner loop."""
 
 Act = Callable[[Any, Any], Any]
 
@@ -146,95 +147,86 @@ class Order(NamedTuple):
     byzantine: Any  # [N]
 
 
-class Work(NamedTuple):
-    """What has been done so far, by lane."""
-
-    seen: np.ndarray  # [N, T, F]
-    done: np.ndarray  # [N, T] or [N, T, A]
-    rewards: np.ndarray  # [N, T]
-    length: np.ndarray  # [N]
-
-
 def _simulate(pool: Pool, policy: Policy, act: Act | None, order: Order, packed: Any) -> None:
     """Roll out the lanes, and fill in `packed`."""
-    horizon = order.horizon
-    lanes, steps = len(horizon), int(horizon.max(initial=0))
-    work = Work(
-        seen=np.empty((lanes, steps, pool.observations), np.float32),
-        done=np.empty((lanes, steps, *packed.actions.shape[1:]), packed.actions.dtype),
-        rewards=np.zeros((lanes, packed.rewards.shape[0]), np.float32),
-        length=np.zeros(lanes, np.int32),
-    )
-    _episodes(pool, policy, act, order, work)
+    # Every step of the loop appends what it did, which costs next to nothing; all is put in order at the end.
+    history = _episodes(pool, policy, act, order)
     began = time.perf_counter()
-    packed.lengths[:] = work.length
-    packed.starts[:] = np.cumsum(work.length) - work.length
-    packed.rewards[:] = work.rewards.T
-    used = np.arange(steps) < work.length[:, None]  # [N, T]
-    total = int(work.length.sum())
-    packed.observations[:total] = work.seen[used]
-    packed.actions[:total] = work.done[used]
+    lane, seen, done, rewards = (np.concatenate(part) for part in zip(*history, strict=True))
+    by_lane = np.argsort(lane, kind="stable")  # within a lane, time goes on
+    length = np.bincount(lane, minlength=len(order.seeds))
+    starts = np.cumsum(length) - length
+    packed.lengths[:], packed.starts[:] = length, starts
+    packed.observations[: len(lane)] = seen[by_lane]
+    packed.actions[: len(lane)] = done[by_lane]
+    lane = lane[by_lane]
+    packed.rewards[np.arange(len(lane)) - starts[lane], lane] = rewards[by_lane]
     pool.clock["pack"] += time.perf_counter() - began
-    pool.clock["steps"] += total
+    pool.clock["steps"] += len(lane)
 
 
-def _episodes(pool: Pool, policy: Policy, act: Act | None, order: Order, work: Work) -> None:
-    """All episodes, as many at a time as the simulator takes."""
+def _episodes(pool: Pool, policy: Policy, act: Act | None, order: Order) -> list[tuple[np.ndarray, ...]]:
+    """All episodes, as many at a time as the simulator takes: (lanes, observations, actions, rewards) of every step."""
     clock, began = pool.clock, time.perf_counter()
     simulator = pool.open(order.seeds, int(order.turn))
-    boxes = work.done.ndim == 3
-    some_greedy = bool(order.greedy.any())
-    some_byzantine = act is not None and bool(order.byzantine.any())
-
     lane, waiting = np.split(np.flatnonzero(order.horizon > 0).astype(np.int32), [simulator.width])  # alive; not yet
+    t = np.zeros(len(lane), np.int32)  # the steps behind each
     observations = simulator.start(lane)
     clock["create"] += time.perf_counter() - began
-    buffer = np.zeros((pool.observations + order.noise.shape[0], _padded(len(lane))), np.float32)
+    boxes = bool(pool.actions.shape)
+    changed = True
+    history: list[tuple[np.ndarray, ...]] = []
     while n := len(lane):
+        pool.check()  # another thread may have failed, or want to stop
         tick = time.perf_counter()
-        t = work.length[lane]
-        if buffer.shape[1] != _padded(n):
-            buffer = np.zeros((buffer.shape[0], _padded(n)), np.float32)
-        now, noise = buffer[: pool.observations], buffer[pool.observations :]
+        if changed:
+            wide = np.zeros((pool.observations + len(order.noise), _padded(n)), np.float32)
+            now, noise = wide[: pool.observations], wide[pool.observations :]
+            left = order.horizon[lane] - t
+            greedy = np.flatnonzero(order.greedy[lane])
+            few = np.zeros((pool.observations, _padded(len(greedy))), np.float32)
+            byzantine = np.flatnonzero(order.byzantine[lane]) if act is not None else np.arange(0)
         now[:, :n] = observations.T
         noise[:, :n] = order.noise[:, lane, t]
         actions = policy.sample(order.params, now, noise, np)[..., :n]
-        if some_greedy:
-            which = np.flatnonzero(order.greedy[lane])
-            few = np.zeros((pool.observations, _padded(len(which))), np.float32)
-            few[:, : len(which)] = now[:, which]
-            actions[..., which] = policy.mode(order.params, few, np)[..., : len(which)]
-        if some_byzantine and order.byzantine[lane].any():
-            lies = np.asarray(act(actions, order.random[..., lane, t]))  # type: ignore[misc,index]
-            actions = np.where(order.byzantine[lane], lies, actions)
+        if len(greedy):
+            few[:, : len(greedy)] = now[:, greedy]
+            actions[..., greedy] = policy.mode(order.params, few, np)[..., : len(greedy)]
+        if len(byzantine):
+            lies = act(actions[..., byzantine], order.random[..., lane[byzantine], t[byzantine]])  # type: ignore[misc]
+            actions[..., byzantine] = np.asarray(lies)
         actions = actions.T if boxes else actions  # [n, A] or [n]
-        work.seen[lane, t] = now[:, :n].T
-        work.done[lane, t] = actions
+        seen = now[:, :n].T.copy()
         tock = time.perf_counter()
-        observations, reward, over = simulator.step(lane, pool.to_task(actions))
+        observations, rewards, over = simulator.step(lane, pool.to_task(actions))
         clock["simulate"] += time.perf_counter() - tock
         clock["act"] += tock - tick
-        if not (np.isfinite(observations).all() and np.isfinite(reward).all()):
-            raise SimulationError(
-                f"{pool.id} gave an observation or a reward that is not finite, at step "
-                f"{_first_bad(t, observations, reward)} of an episode: correct the task, or wrap it"
-            )
-        work.rewards[lane, t] = reward
-        work.length[lane] = t + 1
-        over = over | (t + 1 >= order.horizon[lane])
-        if over.any():
+        if not math.isfinite(float(observations.sum()) + float(rewards.sum())):
+            _refuse(pool, t, observations, rewards)
+        history.append((lane, seen, actions, rewards))
+        t = t + 1
+        left = left - 1
+        over = over | (left == 0)
+        changed = bool(over.any())
+        if changed:
             simulator.end(lane[over])
-            lane, observations = lane[~over], observations[~over]
+            lane, t, observations = lane[~over], t[~over], observations[~over]
             if len(waiting):
                 fresh, waiting = np.split(waiting, [simulator.width - len(lane)])
                 observations = np.concatenate([observations, simulator.start(fresh)])
-                lane = np.concatenate([lane, fresh])
+                lane, t = np.concatenate([lane, fresh]), np.concatenate([t, np.zeros(len(fresh), np.int32)])
     simulator.close()
+    return history
 
 
-def _first_bad(t: np.ndarray, observations: np.ndarray, reward: np.ndarray) -> int:
-    good = np.isfinite(observations).all(axis=1) & np.isfinite(reward)
-    return int(t[~good].min()) + 1
+def _refuse(pool: Pool, t: np.ndarray, observations: np.ndarray, rewards: np.ndarray) -> None:
+    """Say where a task gave something that is not finite, if it did (a sum may also overflow)."""
+    bad = ~(np.isfinite(observations).all(axis=1) & np.isfinite(rewards))
+    if bad.any():
+        raise SimulationError(
+            f"{pool.id} gave an observation or a reward that is not finite, at step {int(t[bad].min()) + 1} "
+            "of an episode: correct the task, or wrap it"
+        )
 
 
 def _padded(lanes: int) -> int:
@@ -285,18 +277,24 @@ class KeptPools:
         """The pool with these seeds, with `turn` first states behind it."""
         with self.lock:
             simulator = self.pools.pop(seeds.tobytes(), None)
-        if simulator is None or simulator.resets > turn:
-            simulator = EnvPoolSimulator(self.task, seeds, self.threads, self)
+            if simulator is None or simulator.resets > turn:
+                simulator = None
+                self._make_room(len(seeds))
+        simulator = simulator or EnvPoolSimulator(self.task, seeds, self.threads, self)
         while simulator.resets < turn:
             simulator.start(np.arange(0))
         return simulator
 
     def put(self, simulator: EnvPoolSimulator) -> None:
-        """Keep it, and drop the oldest ones if there are too many."""
+        """Keep it for the next round."""
         with self.lock:
+            self._make_room(simulator.width)
             self.pools[simulator.seeds.tobytes()] = simulator
-            while len(self.pools) > 1 and sum(pool.width for pool in self.pools.values()) > KEPT:
-                self.pools.pop(next(iter(self.pools)))
+
+    def _make_room(self, environments: int) -> None:
+        """Drop those that have not been used for the longest time."""
+        while self.pools and environments + sum(pool.width for pool in self.pools.values()) > KEPT:
+            self.pools.pop(next(iter(self.pools)))
 
 
 class GymnasiumSimulator:

@@ -8,8 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from fedpg.agents import Problem, episode_keys, stream
+from fedpg.agents import Problem, episode_keys, make_broadcast, stream
 from fedpg.algorithms import ALGORITHMS, Log, State, first_state
+from fedpg.algorithms.server import evaluation_lanes
 from fedpg.environments import Pool, lanes, rollout
 from fedpg.federation import local_federation
 from fedpg.policies import Params
@@ -59,12 +60,24 @@ def compile_rounds(problem: Problem) -> Advance:
     return checked
 
 
-def last_test(advance: Advance, state: State) -> np.ndarray:
-    """The evaluation of a state's policy: the next round begins with it, so that round is done and forgotten.
+def last_test(problem: Problem, advance: Advance, state: State) -> np.ndarray:
+    """The evaluation of a state's policy, as the next round would begin with it.
 
-    A whole round for a few episodes, but nothing has to be compiled, and it is the evaluation that a longer run would
-    have had, to the bit.
+    Where rounds are fast, that round is done and forgotten, for nothing has to be compiled then; where they are slow,
+    only its evaluation is. Both give what a longer run would have had, to the bit.
     """
+    if isinstance(problem.environment, Pool):
+        pool, policy = problem.environment, problem.policy
+
+        @jax.jit
+        def test(state: State) -> Array:
+            next_round = make_broadcast(state.theta, state.key, state.round + 1, jnp.int32(0))
+            lanes = evaluation_lanes(problem, next_round)
+            return rollout(pool, policy, policy.unravel(state.theta), lanes, problem.test_steps).returns
+
+        returns = np.asarray(test(state))
+        pool.check()
+        return returns
     _, _, logs = advance(state, jnp.int32(1), jnp.int32(FOREVER))
     return np.asarray(logs.test_returns[0])
 
@@ -78,4 +91,10 @@ def make_evaluator(problem: Problem, episodes: int) -> Callable[[Params, Array],
         greedy = lanes(keys, problem.test_steps, greedy=True)
         return rollout(problem.environment, problem.policy, params, greedy, problem.test_steps)
 
-    return evaluate
+    def checked(params: Params, key: Array) -> Trajectories:
+        trajectories = jax.block_until_ready(evaluate(params, key))
+        if isinstance(problem.environment, Pool):
+            problem.environment.check()
+        return trajectories
+
+    return checked

@@ -127,8 +127,10 @@ def train_seeds(
             jobs = [pool.submit(_train_one, problem, advance, s, folders[s], reporter, stop) for s in seeds]
             try:
                 return [job.result() for job in jobs]
-            except BaseException:
+            except BaseException as error:
                 stop.set()
+                if isinstance(problem.environment, Pool):
+                    problem.environment.failures.append(error)  # ends the rollouts that are under way
                 for job in jobs:
                     job.cancel()
                 raise
@@ -207,7 +209,7 @@ def _train_one(
                 records.save(folder / "records.jsonl")
                 saved = time.monotonic()
         save_checkpoint(folder, config, seed, state, records)
-        records.last_test = last_test(advance, state)
+        records.last_test = last_test(problem, advance, state)
         events.write_last(records)
     seconds = time.monotonic() - began
     records.save(folder / "records.jsonl")

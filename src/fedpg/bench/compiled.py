@@ -1,8 +1,7 @@
-"""Speed, measured in one run: training against the bare rollout, against Gymnasium, and its growth with K."""
+"""CartPole: training against the bare rollout, against Gymnasium, and its growth with K."""
 
 import functools
 import os
-import resource
 import subprocess
 import sys
 import tempfile
@@ -12,18 +11,17 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import jax
 import jax.numpy as jnp
-import numpy as np
 from rich.console import Console
 from rich.table import Table
 
 from fedpg.agents import Problem, Replies, episode_keys, make_problem
 from fedpg.aggregators import make_filter
 from fedpg.algorithms import first_state
+from fedpg.bench.measure import gymnasium_speed, peak_memory
 from fedpg.config import make_config
-from fedpg.environments import Environment, lanes, rollout
+from fedpg.environments import lanes, rollout
 from fedpg.policies import Params
 from fedpg.training import train_seeds
 from fedpg.training.progress import Silent
@@ -46,7 +44,7 @@ class Clock(Silent):
         self.compiled = time.monotonic()  # the last note comes when compiling is over
 
 
-def bench(quick: bool = False) -> None:
+def bench_compiled(quick: bool = False) -> None:
     """Print the tables."""
     console = Console(width=None if sys.stdout.isatty() else 110)
     console.print(f"{os.cpu_count()} cores, jax {jax.__version__}; this takes about 2 minutes", highlight=False)
@@ -72,7 +70,7 @@ def speed(console: Console, problem: Problem) -> Params:
     bare_one = bare_speed(problem, params, batch, threads=1)
     bare_ten = bare_speed(problem, params, SEEDS * batch, threads=1)
     bare_cores = bare_speed(problem, params, batch, threads=cores)
-    python = gymnasium_speed(problem.environment, params)
+    python = gymnasium_speed(problem, params)
     one_speed = one.records.steps / one.seconds
     ten_speed = sum(run.records.steps for run in ten) / ten_seconds
 
@@ -93,7 +91,7 @@ def speed(console: Console, problem: Problem) -> Params:
     row(f"bare rollout, {batch} episodes on each of {cores} cores", bare_cores)
     row("Gymnasium in Python, the same policy in NumPy", python)
     console.print(table)
-    console.print(f"peak memory so far {_peak_memory():.2f} GB", highlight=False)
+    console.print(f"peak memory so far {peak_memory():.2f} GB", highlight=False)
     return params
 
 
@@ -119,28 +117,6 @@ def bare_speed(problem: Problem, params: Params, batch: int, threads: int) -> fl
         return steps / (time.monotonic() - began)
 
 
-def gymnasium_speed(environment: Environment, params: Params, seconds: float = 3.0) -> float:
-    """Steps per second of Gymnasium, one environment, stepped from Python with the policy in NumPy."""
-    simulator = gymnasium.make(environment.id)
-    w = {name: np.asarray(value) for name, value in params.items()}
-    layers = sum(name.startswith("w") for name in w)
-    random = np.random.default_rng(0)
-    observation, _ = simulator.reset(seed=0)
-    steps, began = 0, time.monotonic()
-    while time.monotonic() - began < seconds:
-        x = observation
-        for i in range(layers - 1):
-            x = np.maximum(w[f"w{i}"] @ x + w[f"b{i}"], 0.0)
-        logits = np.tanh(w[f"w{layers - 1}"] @ x + w[f"b{layers - 1}"])
-        p = np.exp(logits - logits.max())
-        action = int(random.random() >= p[0] / p.sum())
-        observation, _, terminated, truncated, _ = simulator.step(action)
-        steps += 1
-        if terminated or truncated:
-            observation, _ = simulator.reset()
-    return steps / (time.monotonic() - began)
-
-
 def growth(console: Console, theta: jax.Array) -> None:
     """The time of a round against K."""
     table = Table(title="Time of a round (all honest, a trained policy)")
@@ -156,7 +132,7 @@ def growth(console: Console, theta: jax.Array) -> None:
         log = one_round()[2]
         steps = sum(int(x[0]) for x in (log.agent_steps, log.server_steps, log.test_steps))
         ratio = "" if before is None else f"{seconds / before:.1f}"
-        table.add_row(f"{agents:,}", f"{seconds:.3f}", ratio, f"{steps / seconds:,.0f}", f"{_peak_memory():.2f} GB")
+        table.add_row(f"{agents:,}", f"{seconds:.3f}", ratio, f"{steps / seconds:,.0f}", f"{peak_memory():.2f} GB")
         before = seconds
     console.print(table)
 
@@ -212,9 +188,3 @@ def _seconds(function: Callable[[], Any], times: int = 3) -> float:
         jax.block_until_ready(function())
         best = min(best, time.monotonic() - began)
     return best
-
-
-def _peak_memory() -> float:
-    """In gigabytes, of this process since its start."""
-    kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return kilobytes / 1e6 if sys.platform != "darwin" else kilobytes / 1e9
