@@ -12,7 +12,7 @@ from gymnasium import spaces
 from jax import Array
 
 from fedpg import Attack, Environment
-from fedpg.agents import Answers, Broadcast, Problem, answer, make_problem
+from fedpg.agents import Answers, Broadcast, Problem, answer, make_broadcast, make_problem
 from fedpg.algorithms import first_state
 from fedpg.config import make_config
 from fedpg.policies import Params, Policy, categorical_mlp
@@ -180,7 +180,7 @@ def broadcast(problem: Problem, round_: int = 1, batch: int | None = None, seed:
     """What the server would send first in that round."""
     state = first_state(problem, seed)
     b = problem.config.batch[1] if batch is None else batch
-    return Broadcast(state.theta, jnp.int32(round_), jnp.int32(b), jax.random.fold_in(state.key, round_))
+    return make_broadcast(state.theta, state.key, jnp.int32(round_), jnp.int32(b))
 
 
 def answers(problem: Problem) -> Callable[[Broadcast], Answers]:

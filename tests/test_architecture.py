@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import get_args
 
+import gymnasium
 import pytest
 
 import fedpg
@@ -14,7 +15,7 @@ from fedpg.aggregators import FILTERS
 from fedpg.algorithms import ALGORITHMS
 from fedpg.attacks import ATTACKS, Attack
 from fedpg.cli import COMMANDS, USAGE
-from fedpg.config import PRESETS, TASKS, AlgorithmName, Config, PresetName
+from fedpg.config import OTHER_TASKS, PRESETS, RENAMED, TASKS, AlgorithmName, Config, PresetName
 from fedpg.environments import ENVIRONMENTS
 
 SOURCE = Path(fedpg.__file__).parent
@@ -128,12 +129,14 @@ def test_the_registries_agree_with_the_settings():
     names = {field.name for field in dataclasses.fields(Config)}
     assert set(ALGORITHMS) == set(get_args(AlgorithmName))
     assert set(PRESETS) == set(get_args(PresetName))
-    assert set(TASKS) <= set(ENVIRONMENTS)
+    assert set(TASKS) | {now for now, _ in RENAMED.values()} <= set(ENVIRONMENTS) | set(gymnasium.registry)
+    assert not set(RENAMED) & set(TASKS)
     assert all(ENVIRONMENTS[name].id == name for name in ENVIRONMENTS)
     assert Config().attack in ATTACKS
     assert Config().filter in FILTERS
-    for values in (*TASKS.values(), *PRESETS.values()):
+    for values in (*TASKS.values(), OTHER_TASKS, *PRESETS.values()):
         assert set(values) <= names
+    assert all(set(values) == set(OTHER_TASKS) for values in TASKS.values())
     # A setting that one reading of the paper forgets would come from the other one.
     assert set(PRESETS["released"]) <= set(PRESETS["paper"])
 

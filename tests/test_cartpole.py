@@ -105,7 +105,7 @@ def test_whole_episodes_end_when_gymnasium_ends_them(theirs):
     horizons = jnp.where(jnp.arange(count) % 2 == 0, 15, 500)
     several = lanes(jax.random.split(jax.random.key(1), count), horizons)
     ours = probes.quick_jit(lambda p, n: rollout(CARTPOLE, POLICY, p, n, 500))(params, several)
-    observations, actions, rewards, lengths = (np.asarray(x) for x in ours)
+    observations, actions, rewards, lengths = (np.asarray(x) for x in ours[:4])
     for i in range(count):
         theirs.reset(seed=0)
         theirs.state, terminated, t = observations[:, 0, i].astype(np.float64), False, 0

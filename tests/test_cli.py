@@ -91,7 +91,7 @@ def test_the_version(capsys: Capture):
     [
         (["trian"], "unknown command 'trian': did you mean train?"),
         (["evaluat", "runs/x"], "did you mean evaluate?"),
-        (["train", "--task", "CartPol-v1"], "unknown task 'CartPol-v1': did you mean CartPole-v1?"),
+        (["train", "--task", "CartPol-v1"], "unknown task 'CartPol-v1': did you mean CartPole-v1 or "),
         (["train", "--attack", "sign-flip", "--byzantine", "1"], "sign-flipping"),
         (["train", "--filter", "major"], "did you mean majority?"),
         (["train", "--preset", "release"], "did you mean released?"),

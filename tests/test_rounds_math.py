@@ -225,8 +225,8 @@ def mu_of(problem, seed=5):
 def loop(optimizer="adam", ratio_bound=math.inf):
     """The problem and its compiled inner loop of N steps, N an argument."""
     problem = probes.tiny_problem(optimizer=optimizer, ratio_bound=ratio_bound, minibatch=3, learning_rate=RATE)
-    key = jax.random.key(11)
-    return problem, key, quick_jit(lambda state, verdict, n: inner_loop(problem, state, verdict, n, key))
+    message = probes.broadcast(problem, seed=11)
+    return problem, message, quick_jit(lambda state, verdict, n: inner_loop(problem, state, message, verdict, n))
 
 
 def test_no_inner_step_changes_nothing():
@@ -257,13 +257,13 @@ def test_the_state_of_adam_goes_on_through_the_rounds():
     np.testing.assert_allclose(state.theta, adam(theta, mus), rtol=1e-5, atol=1e-6)
 
 
-def by_hand(problem, key, theta_0, mu, ascend):
+def by_hand(problem, message, theta_0, mu, ascend):
     """theta, v and the mean ratio of 4 steps of Algorithm 1, lines 9 to 12, one line at a time."""
     policy = problem.policy
 
     @quick_jit
     def change(theta, n):
-        lanes = server_lanes(problem, key, n, problem.config.minibatch)
+        lanes = server_lanes(problem, message, n, problem.config.minibatch)
         mine = rollout(problem.environment, policy, policy.unravel(theta), lanes, problem.steps)
         parts = correction(problem.estimator, policy, policy.unravel(theta), policy.unravel(theta_0), mine)
         return parts.plain - parts.corrected, parts.ratio
@@ -279,11 +279,11 @@ def by_hand(problem, key, theta_0, mu, ascend):
 
 @pytest.mark.parametrize("optimizer", ["adam", "sgd"])
 def test_several_inner_steps_are_those_of_the_pseudocode(optimizer):
-    problem, key, run = loop(optimizer)
+    problem, message, run = loop(optimizer)
     state = first_state(problem, 0)
     mu = mu_of(problem)
     ascend = adam if optimizer == "adam" else lambda theta, steps: theta + RATE * np.sum(steps, axis=0)
-    thetas, v, ratios = by_hand(problem, key, state.theta, mu, ascend)
+    thetas, v, ratios = by_hand(problem, message, state.theta, mu, ascend)
     for n in (2, 4):
         inner = run(state, verdict_of(mu), jnp.int32(n))
         np.testing.assert_allclose(inner.theta, thetas[n], rtol=1e-4, atol=1e-5)
@@ -294,10 +294,10 @@ def test_several_inner_steps_are_those_of_the_pseudocode(optimizer):
 
 
 def test_the_inner_loop_stops_before_a_step_whose_ratio_leaves_the_bound():
-    problem, key, _ = loop()
+    problem, message, _ = loop()
     state = first_state(problem, 0)
     mu = mu_of(problem)
-    thetas, _, ratios = by_hand(problem, key, state.theta, mu, adam)
+    thetas, _, ratios = by_hand(problem, message, state.theta, mu, adam)
     away = [abs(ratio - 1) for ratio in ratios]
     stop = next(n for n in (1, 2, 3) if away[n] > 1.2 * max(away[:n]))
     _, _, bounded = loop(ratio_bound=away[stop] / 1.1)
@@ -340,7 +340,7 @@ def test_a_round_in_which_nobody_is_accepted_can_be_the_servers_alone():
     @quick_jit
     def plain(theta):
         params = problem.policy.unravel(theta)
-        lanes = server_lanes(problem, jax.random.fold_in(state.key, 1), 0, 2)
+        lanes = server_lanes(problem, probes.broadcast(problem), 0, 2)
         mine = rollout(problem.environment, problem.policy, params, lanes, 3)
         return gradient(problem.estimator, problem.policy, params, mine)
 

@@ -157,7 +157,7 @@ TASKS: dict[str, dict[str, Any]] = {
     },
 }
 
-# A task that is not in the table: the middle of it, and no bound but the task's own on the length of an episode.
+# A task that is not in the table: the middle of it, and sigma from the task itself.
 OTHER_TASKS: dict[str, Any] = {
     "hidden": (64, 64),
     "activation": "tanh",

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from PIL import Image
+from rich.progress import Progress
 
 from fedpg.agents import Problem
 from fedpg.config import ConfigError
@@ -17,6 +18,8 @@ from fedpg.policies import Params
 from fedpg.storage import write_whole
 
 WIDTH = 400
+FPS = 12
+"""Frames per second of the picture, or a little more or less: drawing in software takes a while."""
 COLOURS = 64
 
 
@@ -32,7 +35,10 @@ def render(problem: Problem, params: Params, out: Path, episodes: int, seed: int
     frames: list[Image.Image] = []
     returns = []
     fps = float(environment.metadata.get("render_fps", 50))
-    every = max(1, round(fps / 25))  # GIF players do not go below 20 ms a frame
+    every = max(1, round(fps / FPS))
+    progress = Progress(disable=not sys.stdout.isatty(), transient=True)
+    line = progress.add_task("drawing", total=episodes * problem.test_steps)
+    progress.start()
     for episode in range(episodes):
         observation, _ = environment.reset(seed=seed + episode)
         total, over, steps = 0.0, False, 0
@@ -42,7 +48,9 @@ def render(problem: Problem, params: Params, out: Path, episodes: int, seed: int
             action = problem.policy.mode(weights, np.asarray(observation, np.float32), np)
             observation, reward, terminated, truncated, _ = environment.step(to_task(np.asarray(action)))
             total, over, steps = total + float(reward), terminated or truncated, steps + 1
+            progress.update(line, completed=episode * problem.test_steps + steps)
         returns.append(total)
+    progress.stop()
     environment.close()
     picture = io.BytesIO()
     duration = round(1000 * every / fps)
@@ -60,7 +68,9 @@ def make_rendered(task: str) -> Any:
 
     try:
         if ":" not in task:
-            return gymnasium.make(task, render_mode="rgb_array")
+            # MuJoCo draws in software where there is no screen: a smaller picture is drawn faster.
+            size = {"width": 320, "height": 240} if "mujoco" in str(gymnasium.spec(task).entry_point) else {}
+            return gymnasium.make(task, render_mode="rgb_array", **size)
         return import_factory(task)(render_mode="rgb_array")  # type: ignore[call-arg]
     except gymnasium.error.Error as error:
         raise ConfigError(f"Gymnasium cannot render {task}: {error}") from error

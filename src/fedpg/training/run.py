@@ -118,7 +118,8 @@ def train_seeds(
     with reporter:
         if fresh:
             reporter.note(f"there is no run at {folder} to resume: this is a new one")
-        reporter.note(f"{problem.config.name} in {folder}: compiling, a few seconds")
+        by = f", simulated by {problem.environment.simulator}" if isinstance(problem.environment, Pool) else ""
+        reporter.note(f"{problem.config.name} in {folder}{by}: compiling, a few seconds")
         advance = compile_rounds(problem)
         reporter.note("compiled")
         for seed in seeds:

@@ -1,0 +1,649 @@
+"""Tasks outside JAX: packed steps, the policy in NumPy, and episodes that depend on their keys alone."""
+
+import functools
+import itertools
+
+import gymnasium
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.stats
+from gymnasium import spaces
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+import gym_probes
+from fedpg.attacks import ATTACKS
+from fedpg.config import SimulationError, make_config
+from fedpg.environments import Pool, join, lanes, make_environment, rollout, tasks
+from fedpg.environments.pool import SLACK
+from fedpg.environments.tasks import gymnasium_pool
+from fedpg.estimators import PACKED_BLOCK, correction, gradient, influences, log_probs, make_estimator, weighted_score
+from fedpg.policies import categorical_mlp, gaussian_mlp, make_policy
+from fedpg.trajectories import Trajectories
+from gym_probes import LIMIT, Trouble, Walk
+from probes import quick_jit
+
+# Steps that are packed are the same steps
+
+STEPS, LANES, FEATURES = 900, 5, 3
+BOX = spaces.Box(-1.0, 1.0, (2,))
+KINDS = {"discrete": ("paper", spaces.Discrete(3)), "box": ("paper", BOX), "box of the figures": ("released", BOX)}
+# Beyond one block of a single episode (an eighth of the others') and of several.
+LENGTHS = st.lists(
+    st.one_of(st.just(0), st.integers(1, STEPS), st.sampled_from([1, PACKED_BLOCK // 8, PACKED_BLOCK // 8 + 1, STEPS])),
+    min_size=LANES,
+    max_size=LANES,
+)
+
+
+def both_layouts(lengths: list[int], discrete: bool, seed: int = 0) -> tuple[Trajectories, Trajectories]:
+    """The same steps, side by side with padding and one episode after another; what is beyond them is no number."""
+    rng = np.random.default_rng(seed)
+    lengths = np.asarray(lengths, np.int32)
+    alive = np.arange(STEPS)[:, None] < lengths
+    rewards = jnp.asarray(np.where(alive, rng.normal(size=alive.shape), 0.0), jnp.float32)
+    seen = np.where(alive, rng.normal(size=(FEATURES, *alive.shape)), np.nan).astype(np.float32)
+    done = rng.integers(0, 3, alive.shape).astype(np.int32)
+    if not discrete:
+        done = np.where(alive, rng.normal(size=(2, *alive.shape)), np.nan).astype(np.float32)
+
+    def pack(dense: np.ndarray) -> np.ndarray:  # [..., T, B] -> [S, ...]
+        steps = [np.moveaxis(dense[..., :n, i], -1, 0) for i, n in enumerate(lengths)]
+        out = np.full((STEPS * LANES + SLACK, *dense.shape[:-2]), np.nan if dense.dtype.kind == "f" else 1, dense.dtype)
+        out[: lengths.sum()] = np.concatenate(steps)
+        return out
+
+    starts = jnp.asarray(np.cumsum(lengths) - lengths, jnp.int32)
+    wide = Trajectories(jnp.asarray(seen), jnp.asarray(done), rewards, jnp.asarray(lengths))
+    return wide, Trajectories(jnp.asarray(pack(seen)), jnp.asarray(pack(done)), rewards, jnp.asarray(lengths), starts)
+
+
+def two_policies(policy):
+    """Not too far from each other: importance weights of 900 steps are large numbers."""
+    theta = policy.init(jax.random.key(0))
+    return policy.unravel(theta), policy.unravel(theta + 0.01 * jax.random.normal(jax.random.key(1), theta.shape))
+
+
+@functools.cache
+def everything(kind: str):
+    """All that is computed from trajectories, of all lanes and of some; both layouts."""
+    preset, actions = KINDS[kind]
+    config = make_config("LunarLander-v3", preset, hidden=(4,))
+    policy, estimator = make_policy(config, FEATURES, actions), make_estimator(config)
+    params, other = two_policies(policy)
+
+    def compute(t: Trajectories, first: jax.Array):
+        two, one = t.take(first, 2), t.take(first, 1)
+        return {
+            "log pi": log_probs(policy, params, t),
+            "gradient": gradient(estimator, policy, params, t),
+            "correction": correction(estimator, policy, params, other, t),
+            "influences": influences(estimator, policy, params, t),
+            "of two": (log_probs(policy, params, two), gradient(estimator, policy, params, two)),
+            "of one": (log_probs(policy, params, one), gradient(estimator, policy, params, one)),
+        }
+
+    return quick_jit(compute)
+
+
+def assert_same(packed, dense, scale: float = 1e-3):
+    """To the rounding of sums in another order."""
+    for (path, mine), theirs in zip(jax.tree_util.tree_leaves_with_path(packed), jax.tree.leaves(dense), strict=True):
+        where = jax.tree_util.keystr(path)
+        theirs = np.asarray(theirs)
+        assert np.isfinite(theirs).all(), where
+        np.testing.assert_allclose(
+            mine, theirs, rtol=1e-3, atol=1e-4 * np.abs(theirs).max(initial=scale), err_msg=where
+        )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(lengths=LENGTHS, first=st.integers(0, LANES - 2))
+@example(lengths=[0, 0, 700, 0, 0], first=0)
+@example(lengths=[0, 900, 0, 900, 900], first=2)
+@example(lengths=[900] * LANES, first=3)
+@example(lengths=[0] * LANES, first=1)
+@settings(max_examples=25, deadline=None, derandomize=True)
+def test_packed_steps_give_what_the_same_steps_give_side_by_side(kind, lengths, first):
+    compute = everything(kind)
+    dense, packed = both_layouts(lengths, kind == "discrete", sum(lengths))
+    mine, theirs = compute(packed, first), compute(dense, first)
+    # The deviation of one episode from the mean of one is what rounding leaves of a gradient.
+    assert_same(mine.pop("influences"), theirs.pop("influences"), np.abs(theirs["gradient"]).max(initial=1e-3))
+    assert_same(mine, theirs)
+
+
+def test_packed_steps_are_not_merely_ignored():
+    _, packed = both_layouts([0, 300, 0, 900, 41], True)
+    computed = everything("discrete")(packed, 3)
+    del computed["of one"]  # nothing to compare it with
+    assert all(np.abs(leaf).max() > 1e-3 for leaf in jax.tree.leaves(computed))
+    assert (np.asarray(computed["log pi"]) != 0).sum(axis=0).tolist() == [0, 300, 0, 900, 41]
+    assert (np.asarray(computed["of two"][0]) != 0).sum(axis=0).tolist() == [900, 41]
+
+
+ESTIMATORS = [
+    (e, b, i)
+    for e, b, i in itertools.product(
+        ("standardised", "gpomdp", "reinforce"), ("none", "leave-one-out"), ("step", "decision", "trajectory")
+    )
+    if (i != "decision" or e == "gpomdp") and (b == "none" or e != "standardised")
+]
+
+
+def test_every_estimator_corrects_packed_steps_alike():
+    policy = categorical_mlp(FEATURES, (4,), 3, "tanh")
+    params, other = two_policies(policy)
+    named = [dict(zip(("estimator", "baseline", "importance"), names, strict=True)) for names in ESTIMATORS]
+    estimators = [make_estimator(make_config("LunarLander-v3", **each)) for each in named]
+
+    @quick_jit
+    def ratios(t):
+        return log_probs(policy, other, t) - log_probs(policy, params, t)
+
+    score = quick_jit(lambda t, weights: weighted_score(policy, params, t, weights))
+    dense, packed = both_layouts([0, 257, 900, 0, 640], True)
+    log_ratio = ratios(dense)
+    assert_same(ratios(packed), log_ratio)
+    for names, estimator in zip(ESTIMATORS, estimators, strict=True):
+        for function in (estimator.weights, functools.partial(estimator.corrected, log_ratio=log_ratio)):
+            weights = function(dense)
+            assert np.array_equal(function(packed), weights), names
+            assert_same(score(packed, weights), score(dense, weights))
+
+
+# The policy in NumPy
+
+NETWORKS = {
+    f"{kind} {observations}-{width}": make(observations, width)
+    for (kind, make), observations, width in itertools.product(
+        {
+            "categorical": lambda n, w: categorical_mlp(n, (w, w), 4, "tanh"),
+            "categorical relu": lambda n, w: categorical_mlp(n, (w, w), 4, "relu"),
+            "paper": lambda n, w: gaussian_mlp(n, (w, w), spaces.Box(-1, 1, (6,)), "tanh", "paper"),
+            "released": lambda n, w: gaussian_mlp(n, (w, w), spaces.Box(-1, 1, (6,)), "tanh", "released"),
+        }.items(),
+        (8, 17),
+        (16, 64),
+    )
+}
+COLUMNS = 640  # more than BLAS gets at a time
+
+
+def acting(policy, seed: int = 0):
+    """Parameters, observations and noise of many columns, all of NumPy."""
+    rng = np.random.default_rng(seed)
+    params = {name: rng.normal(0, shape[-1] ** -0.5, shape).astype(np.float32) for name, shape in policy.shapes.items()}
+    observations = policy.shapes["w0"][1]
+    noise = np.asarray(policy.noise(jax.random.key(seed), COLUMNS))
+    return params, rng.normal(size=(observations, COLUMNS)).astype(np.float32), noise
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_numpy_acts_as_jax_does(name):
+    policy = NETWORKS[name]
+    params, seen, noise = acting(policy)
+    mine, modes = policy.sample(params, seen, noise, np), policy.mode(params, seen, np)
+    theirs, their_modes = policy.sample(params, jnp.asarray(seen), noise), policy.mode(params, jnp.asarray(seen))
+    assert isinstance(mine, np.ndarray)
+    assert (mine.dtype, mine.shape) == (theirs.dtype, theirs.shape)
+    assert (modes.dtype, modes.shape) == (their_modes.dtype, their_modes.shape)
+    if not name.startswith("categorical"):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(modes, their_modes, rtol=1e-4, atol=1e-5)
+        return
+    odds = np.stack([policy.log_prob(params, jnp.asarray(seen), jnp.full(COLUMNS, a)) for a in range(4)])
+    at_the_border = np.abs(np.exp(odds).cumsum(axis=0) - noise).min(axis=0) < 1e-5
+    assert ((mine == np.asarray(theirs)) | at_the_border).all()
+    assert np.take_along_axis(odds, modes[None], axis=0)[0] == pytest.approx(odds.max(axis=0), abs=1e-5)
+    assert np.mean(modes == np.asarray(their_modes)) > 0.99
+    assert len(np.unique(mine)) == 4
+    assert at_the_border.sum() < 3
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_column_is_the_same_to_the_bit_however_many_there_are_and_wherever_it_stands(name):
+    policy = NETWORKS[name]
+    params, seen, noise = acting(policy)
+    whole, modes = policy.sample(params, seen, noise, np), policy.mode(params, seen, np)
+    order = np.random.default_rng(1).permutation(COLUMNS)
+    for count in (16, 32, 48, 64, 80, 144, 304, COLUMNS):
+        some = order[:count]
+        mine, mode = np.ascontiguousarray(seen[:, some]), policy.mode(params, np.ascontiguousarray(seen[:, some]), np)
+        assert np.array_equal(policy.sample(params, mine, noise[:, some], np), whole[..., some]), count
+        assert np.array_equal(mode, modes[..., some]), count
+
+
+# Episodes
+
+
+def open_(name: str) -> Pool:
+    if name == "Walk":
+        return gymnasium_pool(Walk, name)
+    if name == "discrete Walk":
+        return gymnasium_pool(gym_probes.discrete_walk, name)
+    return make_environment(name)
+
+
+def policy_for(pool: Pool, hidden=(16, 16), seed: int = 1):
+    policy = make_policy(make_config("LunarLander-v3", hidden=hidden), pool.observations, pool.actions)
+    return policy, policy.unravel(policy.init(jax.random.key(seed)))
+
+
+def play(pool: Pool, policy, params, these, steps: int, act=None) -> Trajectories:
+    """The episodes of these lanes; an error of the simulator is raised."""
+    out = quick_jit(lambda p, n: rollout(pool, policy, p, n, steps, act))(params, these)
+    out = jax.tree.map(np.asarray, jax.block_until_ready(out))
+    pool.check()
+    return out
+
+
+def episode(played: Trajectories, lane: int) -> tuple[bytes, ...]:
+    """All that one lane did, as bytes."""
+    start, length = played.starts[lane], played.lengths[lane]
+    packed = slice(start, start + length)
+    parts = played.observations[packed], played.actions[packed], played.rewards[:length, lane]
+    return tuple(np.ascontiguousarray(part).tobytes() for part in parts)
+
+
+KEYS = jax.random.split(jax.random.key(2), 40)
+LAYOUTS = {
+    "in another order": np.arange(40)[::-1],
+    "some of them": np.array([9, 3, 30, 17, 39, 0, 22]),
+    "twice": np.array([3] * 17 + [8, 8]),
+    "alone": np.array([5]),
+}
+
+
+@pytest.fixture(scope="module")
+def forty():
+    """Forty episodes of a task at once, and how they came about."""
+
+    @functools.cache
+    def all_at_once(name: str):
+        pool = open_(name)
+        policy, params = policy_for(pool)
+        steps = 25 if name == "HalfCheetah-v5" else 120
+        return pool, policy, params, steps, play(pool, policy, params, lanes(KEYS, steps, turn=2), steps)
+
+    return all_at_once
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("task", ["LunarLander-v3", "HalfCheetah-v5", "Walk", "discrete Walk"])
+def test_an_episode_outside_jax_depends_on_its_keys_alone_to_the_bit(forty, task, layout):
+    pool, policy, params, steps, whole = forty(task)
+    some = LAYOUTS[layout]
+    mine = play(pool, policy, params, lanes(KEYS[some], steps, turn=2), steps)
+    assert [episode(mine, i) for i in range(len(some))] == [episode(whole, lane) for lane in some]
+    assert len({episode(whole, lane) for lane in range(40)}) == 40
+    if task != "HalfCheetah-v5":
+        assert len(set(whole.lengths.tolist())) > 5
+
+
+def test_neighbours_that_are_empty_greedy_or_byzantine_change_nothing(forty):
+    pool, policy, params, steps, whole = forty("LunarLander-v3")
+    mixed = lanes(KEYS, jnp.where(jnp.arange(40) % 5 == 0, 0, steps))
+    mixed = mixed._replace(greedy=jnp.arange(40) % 5 == 1, byzantine=jnp.arange(40) % 5 == 2)
+    mine = play(pool, policy, params, mixed, steps, ATTACKS["random-action"]("text").act)
+    for lane in range(40):
+        same = episode(mine, lane) == episode(whole, lane)
+        assert same == (lane % 5 in (3, 4)), lane
+    assert not mine.lengths[::5].any()
+
+
+def test_greedy_lanes_play_the_mode(forty):
+    pool, policy, params, steps, _ = forty("LunarLander-v3")
+    mine = play(pool, policy, params, lanes(KEYS[:3], steps, greedy=True), steps)
+    seen = mine.observations[: mine.lengths.sum()].T
+    assert np.array_equal(mine.actions[: mine.lengths.sum()], policy.mode(params, jnp.asarray(seen)))
+
+
+def test_another_turn_of_a_kept_pool_is_another_first_state(forty):
+    pool, policy, params, steps, whole = forty("HalfCheetah-v5")
+    assert not pool.reseeds
+    others = [play(pool, policy, params, lanes(KEYS[:3], steps, turn=turn), steps) for turn in (0, 1, 2, 3)]
+    firsts = {other.observations[other.starts[i]].tobytes() for other in others for i in range(3)}
+    assert len(firsts) == 12
+    assert episode(others[2], 1) == episode(whole, 1)
+    # The noise of the actions is by the key, the first state by its origin.
+    moved = lanes(KEYS[:3], steps, turn=2, origins=KEYS[3:6])
+    mine = play(pool, policy, params, moved, steps)
+    for i in range(3):
+        assert np.array_equal(mine.observations[mine.starts[i]], whole.observations[whole.starts[i + 3]])
+        assert not np.array_equal(mine.actions[mine.starts[i]], whole.actions[whole.starts[i + 3]])
+
+
+@pytest.mark.parametrize("task", ["LunarLander-v3", "Walk", "discrete Walk", "HalfCheetah-v5"])
+def test_empty_lanes_stay_empty_and_horizons_cut_outside_jax(forty, task):
+    pool, policy, params, _, whole = forty(task)
+    horizons = jnp.array([0, 3, 0, 1, 500, 0])
+    mine = play(pool, policy, params, join(lanes(KEYS[:6], horizons, turn=2), lanes(KEYS[:1], 0, turn=2)), 8)
+    longest = np.minimum(whole.lengths[:6], np.minimum(horizons, 8))
+    assert mine.lengths.tolist() == [*longest, 0]
+    assert longest[1] > 0
+    assert not mine.rewards[~np.asarray(mine.mask)].any()
+    used = mine.lengths.sum()
+    assert mine.starts.tolist() == (np.cumsum(mine.lengths) - mine.lengths).tolist()
+    assert np.abs(mine.observations[:used]).sum(axis=1).all()
+    assert not mine.observations[used:].any()
+
+
+def test_nothing_is_rolled_out_outside_jax_if_every_lane_is_empty(forty):
+    for task in ("LunarLander-v3", "Walk"):
+        pool, policy, params, _, _ = forty(task)
+        mine = play(pool, policy, params, lanes(KEYS[:2], 0), 8)
+        assert mine.lengths.tolist() == [0, 0]
+
+
+# Pools that are kept
+
+MUJOCO = ["Ant", "HalfCheetah", "Hopper", "Humanoid", "InvertedPendulum", "Reacher", "Swimmer", "Walker2d"]
+
+
+@pytest.mark.parametrize("task", MUJOCO)
+def test_the_nth_first_state_of_a_used_pool_is_that_of_a_new_one(task):
+    used, fresh = make_environment(f"{task}-v5"), make_environment(f"{task}-v5")
+    seeds, everyone = np.array([11, 12, 13], np.int32), np.arange(3, dtype=np.int32)
+    rng = np.random.default_rng(0)
+    first = []
+    # In the second turn nobody moves. In the others, one lane stays at its start, one stops after three steps, and
+    # one goes on to its end, by itself or by the task's limit (Reacher's is 50).
+    for turn in range(4):
+        simulator = used.open(seeds, turn)
+        first.append(simulator.start(everyone).copy())
+        alive = everyone[:0] if turn == 1 else everyone[1:]
+        for t in range(60):
+            alive = alive[1:] if t == 3 else alive
+            if len(alive):
+                actions = used.to_task(rng.uniform(-1, 1, (len(alive), *used.actions.shape)).astype(np.float32))
+                alive = alive[~simulator.step(alive, actions)[2]]
+        simulator.close()
+    assert len({state.tobytes() for states in first for state in states}) == 12
+    for turn in (3, 0, 2):
+        assert np.array_equal(fresh.open(seeds, turn).start(everyone), first[turn]), turn
+    assert np.array_equal(fresh.open(seeds[1:2], 2).start(everyone[:1]), first[2][1:2])
+    assert np.array_equal(used.open(seeds, 1).start(everyone), first[1])  # behind what it has reached: made again
+
+
+def test_kept_pools_are_dropped_if_there_are_too_many(monkeypatch):
+    monkeypatch.setattr("fedpg.environments.pool.KEPT", 4)
+    pool = make_environment("InvertedPendulum-v5")
+    several = [np.array([10 * i, 10 * i + 1], np.int32) for i in range(4)]
+    both = np.arange(2, dtype=np.int32)
+    first = []
+    for turn in range(2):
+        for seeds in several:
+            simulator = pool.open(seeds, turn)
+            first.append(simulator.start(both).copy())
+            simulator.close()
+    assert len({states.tobytes() for states in first}) == 8
+    for turn, (i, seeds) in itertools.product(range(2), enumerate(several)):
+        again = make_environment("InvertedPendulum-v5").open(seeds, turn).start(both)
+        assert np.array_equal(again, first[4 * turn + i])
+
+
+# EnvPool's tasks are Gymnasium's
+
+
+def mujoco_state(hidden: int):
+    """Sets a MuJoCo task to an observation, which lacks as many coordinates of the place."""
+
+    def set_(task, seen):
+        places = task.model.nq - hidden
+        task.set_state(np.concatenate([np.zeros(hidden), seen[:places]]), seen[places : places + task.model.nv])
+
+    return set_
+
+
+def pendulum_state(task, seen):
+    task.state = np.array([np.arctan2(seen[1], seen[0]), seen[2]])
+
+
+def acrobot_state(task, seen):
+    task.state = np.array([np.arctan2(seen[1], seen[0]), np.arctan2(seen[3], seen[2]), seen[4], seen[5]])
+
+
+def plain_state(task, seen):
+    task.state = np.array(seen)
+
+
+def uphill(rng, seen, pool):
+    """Push the way it rolls: the only policy that comes up the hill."""
+    return np.sign(seen[:, 1:]).astype(np.float32)
+
+
+def at_random(rng, seen, pool):
+    if isinstance(pool.actions, spaces.Discrete):
+        return rng.integers(0, pool.actions.n, len(seen)).astype(np.int32)
+    return rng.uniform(-1.3, 1.3, (len(seen), *pool.actions.shape)).astype(np.float32)
+
+
+def softly(rng, seen, pool):
+    return 0.02 * at_random(rng, seen, pool)
+
+
+SAME = {
+    # (how to set the state, how to act, steps, steps after which a chaotic task is set anew)
+    "HalfCheetah-v5": (mujoco_state(1), at_random, 100, 20),
+    "Hopper-v5": (mujoco_state(1), at_random, 100, 100),
+    "Walker2d-v5": (mujoco_state(1), at_random, 100, 100),
+    "Swimmer-v5": (mujoco_state(2), at_random, 100, 100),
+    "InvertedPendulum-v5": (mujoco_state(0), softly, 100, 100),
+    "Pendulum-v1": (pendulum_state, at_random, 200, 50),
+    "MountainCarContinuous-v0": (plain_state, uphill, 200, 200),
+    "Acrobot-v1": (acrobot_state, at_random, 150, 150),
+}
+
+
+@pytest.mark.parametrize("task", SAME)
+def test_envpool_and_gymnasium_have_the_same_physics(task, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # where MuJoCo keeps its log
+    set_state, act, steps, every = SAME[task]
+    pool = make_environment(task)
+    assert pool.simulator.startswith("EnvPool")
+    rng = np.random.default_rng(0)
+    alive = np.arange(4, dtype=np.int32)
+    theirs = pool.open(np.arange(20, 24, dtype=np.int32), 0)
+    ours = [gymnasium.make(task) for _ in alive]
+    seen = theirs.start(alive)
+    for environment in ours:
+        environment.reset(seed=0)
+    compared, sum_of_rewards = 0, 0.0
+    for t in range(steps):
+        if t % every == 0:
+            for lane, state in zip(alive, seen, strict=True):
+                set_state(ours[lane].unwrapped, state)
+        actions = pool.to_task(act(rng, seen, pool))
+        seen, rewards, over = theirs.step(alive, actions)
+        for i, lane in enumerate(alive):
+            expected, reward, terminated, truncated, _ = ours[lane].step(actions[i])
+            np.testing.assert_allclose(seen[i], expected, rtol=1e-4, atol=1e-4, err_msg=f"step {t}")
+            assert rewards[i] == pytest.approx(reward, rel=1e-4, abs=1e-4)
+            assert over[i] == (terminated or truncated)
+            compared, sum_of_rewards = compared + 1, sum_of_rewards + abs(reward)
+        alive, seen = alive[~over], seen[~over]
+        if not len(alive):
+            break
+    assert compared > 50
+    assert sum_of_rewards > 10
+    for environment in ours:
+        environment.close()
+
+
+@pytest.mark.parametrize("task", ["LunarLander-v3", "BipedalWalker-v3"])
+def test_envpool_and_gymnasium_play_episodes_of_the_same_distribution(task):
+    pools = make_environment(task), gymnasium_pool(lambda: gymnasium.make(task), task)
+    assert [pool.simulator.split()[0] for pool in pools] == ["EnvPool", "Gymnasium"]
+    policy, params = policy_for(pools[0], seed=3)
+    count, steps = 150, 160
+    played = [
+        play(pool, policy, params, lanes(jax.random.split(jax.random.key(i), count), steps), steps)
+        for i, pool in enumerate(pools)
+    ]
+    for figure in ("returns", "lengths"):
+        theirs, ours = (np.asarray(getattr(each, figure), np.float64) for each in played)
+        assert scipy.stats.ks_2samp(theirs, ours).pvalue > 1e-3, figure
+    first = [each.observations[each.starts] for each in played]
+    last = [each.observations[each.starts + each.lengths - 1] for each in played]
+    for a, b in zip(np.concatenate([first[0].T, last[0].T]), np.concatenate([first[1].T, last[1].T]), strict=True):
+        assert scipy.stats.ks_2samp(a, b).pvalue > 1e-5
+
+
+# Gymnasium's environments, one by one
+
+
+@pytest.mark.parametrize("task", ["Walk", "discrete Walk"])
+@pytest.mark.parametrize("instances", [1, 3])
+def test_few_environments_play_what_many_do(forty, task, instances, monkeypatch):
+    _, policy, params, steps, whole = forty(task)
+    monkeypatch.setattr(tasks, "INSTANCES", instances)
+    made: list[Walk] = []
+
+    def factory() -> Walk:
+        made.append(Walk() if task == "Walk" else gym_probes.discrete_walk())
+        return made[-1]
+
+    pool = gymnasium_pool(factory, task)
+    mine = play(pool, policy, params, lanes(KEYS, steps, turn=2), steps)  # raises if one is stepped after its end
+    assert [episode(mine, i) for i in range(40)] == [episode(whole, i) for i in range(40)]
+    assert len(made) == instances
+    assert sum(len(each.got) for each in made) == mine.lengths.sum()
+    play(pool, policy, params, lanes(KEYS, steps), steps)
+    assert len(made) == instances, "they are used again"
+
+
+def test_the_horizon_cuts_episodes_in_few_environments(forty, monkeypatch):
+    _, policy, params, steps, whole = forty("Walk")
+    monkeypatch.setattr(tasks, "INSTANCES", 3)
+    mine = play(gymnasium_pool(Walk, "Walk"), policy, params, lanes(KEYS, 5), steps)
+    assert mine.lengths.tolist() == np.minimum(whole.lengths, 5).tolist()
+    assert whole.lengths.max() == LIMIT
+    for lane in range(40):
+        assert all(a.startswith(b) for a, b in zip(episode(whole, lane), episode(mine, lane), strict=True))
+
+
+# Actions on their way into the task
+
+
+def played_by(space: spaces.Space, episodes: int = 40, act=None, byzantine: bool = False, seed: int = 1):
+    """What the policy did and what the task got, in the same order."""
+    environment = Walk(space)
+    pool = gymnasium_pool(lambda: environment, "Walk")
+    policy, params = policy_for(pool, (4,), seed)
+    keys = jax.random.split(jax.random.key(6), episodes)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tasks, "INSTANCES", 1)  # one lane after the other, as in the packed steps
+        mine = play(pool, policy, params, lanes(keys, LIMIT, byzantine=byzantine), LIMIT, act)
+    used = mine.lengths.sum()
+    return pool, policy, params, mine.observations[:used], mine.actions[:used], np.array(environment.got)
+
+
+def test_box_actions_are_scaled_to_the_box_and_clipped_only_there():
+    pool, policy, params, seen, done, got = played_by(gym_probes.BOX)
+    assert np.array_equal(pool.actions.low, [-1, -1])
+    assert np.array_equal(pool.actions.high, [1, 1])
+    np.testing.assert_allclose(got, np.clip([1.0, 0.5] + [3.0, 0.5] * done, [-2, 0], [4, 1]), rtol=1e-5, atol=1e-6)
+    assert got.dtype == np.float32
+    assert 0.1 < np.mean(np.abs(done) > 1) < 0.9
+    # What is stored is the sample, tails and all, and its log-probability is that of the sample.
+    seen, chosen = jnp.asarray(seen.T), jnp.asarray(done.T)
+    mean = np.asarray(policy.mode(params, seen), np.float64)
+    for each in done.T - mean:
+        assert scipy.stats.kstest(each, scipy.stats.norm.cdf).pvalue > 1e-3  # log_std is 0 at the start
+    expected = scipy.stats.norm.logpdf(done.T.astype(np.float64), mean).sum(axis=0)
+    np.testing.assert_allclose(policy.log_prob(params, seen, chosen), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_boxes_without_ends_are_passed_through_and_clipped_at_the_end_they_have():
+    infinite = np.inf
+    space = spaces.Box(
+        np.array([-3, -infinite, 0.2, -infinite], np.float32), np.array([1, infinite, infinite, 0.1], "f")
+    )
+    pool, _, _, _, done, got = played_by(space)
+    assert np.array_equal(pool.actions.low, np.array([-1, -infinite, 0.2, -infinite], np.float32))
+    assert np.array_equal(pool.actions.high, np.array([1, infinite, infinite, 0.1], np.float32))
+    np.testing.assert_allclose(got[:, 0], np.clip(-1 + 2 * done[:, 0], -3, 1), rtol=1e-5, atol=1e-6)
+    assert np.array_equal(got[:, 1], done[:, 1])
+    assert np.array_equal(got[:, 2], np.maximum(done[:, 2], np.float32(0.2)))
+    assert np.array_equal(got[:, 3], np.minimum(done[:, 3], np.float32(0.1)))
+    assert (done[:, 2] < 0.2).any()
+    assert (done[:, 3] > 0.1).any()
+
+
+def test_a_box_of_double_precision_gets_its_actions_so():
+    *_, done, got = played_by(spaces.Box(-0.1, 0.3, (3,), np.float64))
+    assert got.dtype == np.float64
+    np.testing.assert_allclose(got, np.clip(0.1 + 0.2 * done.astype(np.float64), -0.1, 0.3), rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("start", [-1, 0, 7])
+def test_whole_numbers_begin_where_the_tasks_do(start):
+    pool, *_, done, got = played_by(spaces.Discrete(3, start=start))
+    assert pool.actions == spaces.Discrete(3)
+    assert set(done.tolist()) == {0, 1, 2}
+    assert np.array_equal(got, done + start)
+
+
+@pytest.mark.parametrize("form", ["text", "figures"])
+def test_a_random_action_agent_plays_any_box(form):
+    *_, done, got = played_by(gym_probes.BOX, act=ATTACKS["random-action"](form).act, byzantine=True)
+    if form == "figures":
+        assert not done.any()
+        np.testing.assert_allclose(got, np.broadcast_to([1.0, 0.5], got.shape))  # the middle of the box
+        return
+    for each in done.T:
+        assert scipy.stats.kstest(each, scipy.stats.uniform(-1, 2).cdf).pvalue > 1e-3
+    assert abs(np.corrcoef(done.T)[0, 1]) < 0.2
+
+
+@pytest.mark.parametrize("form", ["text", "figures"])
+def test_a_random_action_agent_plays_any_whole_number(form):
+    *_, done, got = played_by(gym_probes.DISCRETE, act=ATTACKS["random-action"](form).act, byzantine=True)
+    if form == "figures":
+        assert set(got.tolist()) == {-1}
+    else:
+        assert scipy.stats.chisquare(np.bincount(done, minlength=3)).pvalue > 1e-3
+
+
+# What goes wrong in a task
+
+TROUBLE = {
+    "step": (ZeroDivisionError, "trouble in step"),
+    "reset": (ZeroDivisionError, "trouble in reset"),
+    "observation": (SimulationError, "not finite"),
+    "reward": (SimulationError, "not finite"),
+    "first observation": (SimulationError, "not finite"),
+}
+
+
+@pytest.mark.parametrize("kind", TROUBLE)
+def test_an_error_in_a_task_ends_the_rollout_and_is_kept(kind, monkeypatch):
+    error, words = TROUBLE[kind]
+    pool = gymnasium_pool(Trouble, "Trouble")
+    policy, params = policy_for(pool, (4,))
+    monkeypatch.setattr(Trouble, "kind", kind)
+    monkeypatch.setattr(Trouble, "after", 30)
+    monkeypatch.setattr(Trouble, "count", 0)
+    monkeypatch.setattr(tasks, "INSTANCES", 3)
+    roll = quick_jit(lambda n: rollout(pool, policy, params, n, LIMIT))
+    assert not np.asarray(roll(lanes(KEYS[:20], LIMIT)).lengths).any()
+    with pytest.raises(error, match=words):
+        pool.check()
+    assert Trouble.count < 50, "nothing is simulated any more"
+    roll(lanes(KEYS[20:], LIMIT)).lengths.block_until_ready()
+    assert Trouble.count < 50
+    with pytest.raises(error, match=words):
+        pool.check()
+
+
+def test_a_large_but_finite_observation_is_no_error():
+    class Far(Walk):
+        def _seen(self) -> np.ndarray:
+            return np.full(2, 3e38)
+
+    pool = gymnasium_pool(Far, "Far")
+    policy, params = policy_for(pool, (4,))
+    assert play(pool, policy, params, lanes(KEYS[:4], 3), 3).lengths.all()
