@@ -69,7 +69,9 @@ def make_rendered(task: str) -> Any:
     try:
         if ":" not in task:
             # MuJoCo draws in software where there is no screen: a smaller picture is drawn faster.
-            size = {"width": 320, "height": 240} if "mujoco" in str(gymnasium.spec(task).entry_point) else {}
+            size: dict[str, Any] = (
+                {"width": 320, "height": 240} if "mujoco" in str(gymnasium.spec(task).entry_point) else {}
+            )
             return gymnasium.make(task, render_mode="rgb_array", **size)
         return import_factory(task)(render_mode="rgb_array")  # type: ignore[call-arg]
     except gymnasium.error.Error as error:

@@ -56,8 +56,8 @@ class Policy(NamedTuple):
     def init(self, key: Array) -> Array:
         """theta [D] with entries uniform in (-1/sqrt(n), 1/sqrt(n)), n the last axis of their tensor; log-stds are -2.
 
-        The text does not say how wide a Gaussian policy begins. exp(-2) is the width of the one behind the figures; with
-        a width of 1, most actions of HalfCheetah are cut off at the ends of its box, and little is learnt.
+        The text does not say how wide a Gaussian policy begins. exp(-2) is the width of the one behind the figures;
+        with 1, most actions of HalfCheetah are cut off at the ends of its box, and little is learnt.
         """
         keys = jax.random.split(key, len(self.shapes))
         parts = []
