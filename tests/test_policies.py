@@ -63,7 +63,7 @@ def test_initial_weights_fill_their_bounds_and_stay_within(name):
     for part, (tensor, shape) in zip(policy.tensors, policy.shapes.items(), strict=True):
         entries = thetas[:, part].ravel()
         if tensor == "log_std":
-            assert np.all(entries == 0.0)
+            assert np.all(entries == -2.0)
             continue
         bound = 1 / math.sqrt(shape[-1])
         assert np.abs(entries).max() <= bound
@@ -204,9 +204,9 @@ def test_a_gaussian_policy_learns_to_reach_a_point(form, monkeypatch):
     problem = make_problem(config, environment=probes.reaching_environment())
     advance = compile_rounds(problem)
     state = first_state(problem, 0)
-    before = last_test(advance, state).mean()
+    before = last_test(problem, advance, state).mean()
     for _ in range(3):
         _, state, _ = advance(state, jnp.int32(32), jnp.int32(10**6))
-    after = last_test(advance, state).mean()
+    after = last_test(problem, advance, state).mean()
     assert before < -0.5
     assert after > 0.1 * before

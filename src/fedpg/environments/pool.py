@@ -10,7 +10,9 @@ pool of its own. MuJoCo's tasks draw nothing after `reset`, which makes their n-
 and of n: their pools are kept for a season of rounds, and one that is lost is made again and reset n times.
 """
 
+import ctypes
 import math
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -293,8 +295,18 @@ class KeptPools:
 
     def _make_room(self, environments: int) -> None:
         """Drop those that have not been used for the longest time."""
+        before = len(self.pools)
         while self.pools and environments + sum(pool.width for pool in self.pools.values()) > KEPT:
             self.pools.pop(next(iter(self.pools)))
+        if len(self.pools) < before:
+            _return_memory()
+
+
+def _return_memory() -> None:
+    """Hand freed memory back: the threads of each pool had heaps of their own, which those of the next do not use."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
+    if trim is not None:  # of glibc only
+        trim(0)
 
 
 class GymnasiumSimulator:
