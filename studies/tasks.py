@@ -4,7 +4,7 @@
     python studies/tasks.py lunarlander-k10 --seeds 0:1
     python studies/tasks.py --none                   only writes docs/tasks.md again, from results/
 
-A run that was interrupted goes on where it was; one that is in results/ already is not trained again.
+A run that was interrupted goes on where it was; one that is in results/ in full already is not trained again.
 """
 
 import argparse
@@ -12,6 +12,7 @@ import csv
 import json
 import os
 import threading
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from fedpg.agents import make_problem
 from fedpg.cli import parse_seeds
 from fedpg.config import Config, make_config, to_json
 from fedpg.storage import write_whole
-from fedpg.training import Records, train_seeds
+from fedpg.training import train_seeds
 from fedpg.training.progress import make_reporter
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -67,7 +68,8 @@ def main() -> None:
     for name in [] if options.none else options.names or SETTINGS:
         config = make_config(**SETTINGS[name])
         for seed in parse_seeds(options.seeds):
-            if not (RESULTS / f"{name}-seed{seed}.csv").exists():
+            rows = read(name).get(seed, [])
+            if not rows or int(rows[-1]["trajectories"]) < config.trajectories:
                 run = train_seeds(
                     make_problem(config),
                     [seed],
@@ -76,16 +78,16 @@ def main() -> None:
                     reporter=make_reporter(config),
                     stop=threading.Event(),
                 )[0]
-                keep(name, seed, config, run.records)
+                keep(name, seed, config, run.records.rows())
                 write_page()
     write_page()
 
 
-def keep(name: str, seed: int, config: Config, records: Records) -> None:
+def keep(name: str, seed: int, config: Config, rows: Iterable[dict[str, Any]]) -> None:
     """The records in compact form, and beside them the settings."""
     RESULTS.mkdir(parents=True, exist_ok=True)
     lines = [",".join(COLUMNS)]
-    for row in records.rows():
+    for row in rows:
         lines.append(",".join(_cell(row.get(column)) for column in COLUMNS))
     write_whole(RESULTS / f"{name}-seed{seed}.csv", "\n".join(lines) + "\n")
     write_whole(RESULTS / f"{name}.json", json.dumps(to_json(config), indent=1) + "\n")

@@ -444,6 +444,7 @@ SAME = {
 
 
 @pytest.mark.parametrize("task", SAME)
+@pytest.mark.filterwarnings("ignore:.*precision lowered")
 def test_envpool_and_gymnasium_have_the_same_physics(task, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # where MuJoCo keeps its log
     set_state, act, steps, every = SAME[task]
@@ -478,6 +479,7 @@ def test_envpool_and_gymnasium_have_the_same_physics(task, tmp_path, monkeypatch
         environment.close()
 
 
+@pytest.mark.filterwarnings("ignore:builtin type:DeprecationWarning", "ignore:ks_2samp")
 @pytest.mark.parametrize(("task", "count", "steps"), [("LunarLander-v3", 200, 150), ("BipedalWalker-v3", 120, 60)])
 def test_envpool_and_gymnasium_play_episodes_of_the_same_distribution(task, count, steps):
     pools = make_environment(task), gymnasium_pool(lambda: gymnasium.make(task), task)

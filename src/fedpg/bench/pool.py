@@ -70,6 +70,7 @@ def bench_pool(problem: Problem, pool: Pool) -> None:
         table.add_column(name, justify="left" if name == "what" else "right")
     rows = {
         "training, everything included": training,
+        "the simulator as training calls it, in the states that training visits": steps / pool.clock["simulate"],
         f"bare simulator, {batch} environments, random actions (mean of {len(bare)}; "
         f"{min(bare):,.0f} to {max(bare):,.0f})": bare_mean,
         "Gymnasium, one environment in Python, the same policy in NumPy": alone,

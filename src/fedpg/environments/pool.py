@@ -33,8 +33,6 @@ SLACK = 2048
 LANES = 16
 """Policies are evaluated for a multiple of so many lanes, which makes matrix products give each lane the same bits
 however many there are."""
-
-
 KEPT = 800
 """Environments that are kept, at a megabyte each: those of a round of ten agents and its inner loop."""
 
@@ -153,6 +151,8 @@ def _simulate(pool: Pool, policy: Policy, act: Act | None, order: Order, packed:
     """Roll out the lanes, and fill in `packed`."""
     # Every step of the loop appends what it did, which costs next to nothing; all is put in order at the end.
     history = _episodes(pool, policy, act, order)
+    if not history:  # every lane was to stay empty
+        return
     began = time.perf_counter()
     lane, seen, done, rewards = (np.concatenate(part) for part in zip(*history, strict=True))
     by_lane = np.argsort(lane, kind="stable")  # within a lane, time goes on
@@ -181,6 +181,8 @@ def _episodes(pool: Pool, policy: Policy, act: Act | None, order: Order) -> list
     while n := len(lane):
         pool.check()  # another thread may have failed, or want to stop
         tick = time.perf_counter()
+        if observations.shape != (n, pool.observations) or not math.isfinite(float(observations.sum())):
+            _refuse(pool, t, observations)
         if changed:
             wide = np.zeros((pool.observations + len(order.noise), _padded(n)), np.float32)
             now, noise = wide[: pool.observations], wide[pool.observations :]
@@ -203,8 +205,8 @@ def _episodes(pool: Pool, policy: Policy, act: Act | None, order: Order) -> list
         observations, rewards, over = simulator.step(lane, pool.to_task(actions))
         clock["simulate"] += time.perf_counter() - tock
         clock["act"] += tock - tick
-        if not math.isfinite(float(observations.sum()) + float(rewards.sum())):
-            _refuse(pool, t, observations, rewards)
+        if not math.isfinite(float(rewards.sum())):
+            _refuse(pool, t + 1, rewards)
         history.append((lane, seen, actions, rewards))
         t = t + 1
         left = left - 1
@@ -221,13 +223,18 @@ def _episodes(pool: Pool, policy: Policy, act: Act | None, order: Order) -> list
     return history
 
 
-def _refuse(pool: Pool, t: np.ndarray, observations: np.ndarray, rewards: np.ndarray) -> None:
-    """Say where a task gave something that is not finite, if it did (a sum may also overflow)."""
-    bad = ~(np.isfinite(observations).all(axis=1) & np.isfinite(rewards))
+def _refuse(pool: Pool, t: np.ndarray, values: np.ndarray) -> None:
+    """Say what is wrong with observations [n, F] or rewards [n] after t steps, if anything is (a sum may overflow)."""
+    what = "a reward" if values.ndim == 1 else "an observation"
+    if values.ndim > 1 and values.shape[1:] != (pool.observations,):
+        raise SimulationError(
+            f"{pool.id} gave {what} of shape {values.shape[1:]}; its space has ({pool.observations},)"
+        )
+    bad = ~np.isfinite(values.reshape(len(values), -1)).all(axis=1)
     if bad.any():
         raise SimulationError(
-            f"{pool.id} gave an observation or a reward that is not finite, at step {int(t[bad].min()) + 1} "
-            "of an episode: correct the task, or wrap it"
+            f"{pool.id} gave {what} that is not finite, after {int(t[bad].min())} steps of an episode: "
+            "correct the task, or wrap it"
         )
 
 

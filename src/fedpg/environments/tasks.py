@@ -44,7 +44,11 @@ def make_environment(task: str | Factory) -> Environment | Pool:
         return gymnasium_pool(import_factory(task), task)
     if task not in gymnasium.registry:
         raise unknown("task", task, gymnasium.registry)
-    return envpool_pool(task) if has_envpool(task) else gymnasium_pool(lambda: gymnasium.make(task), task)
+    return (
+        envpool_pool(task)
+        if has_envpool(task)
+        else gymnasium_pool(lambda: gymnasium.make(task, disable_env_checker=True), task)
+    )
 
 
 def import_factory(path: str) -> Factory:

@@ -1,0 +1,521 @@
+"""Any Gymnasium task by its id, its path or its factory: what is refused, and that others train as CartPole does."""
+
+import functools
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import jax
+import numpy as np
+import pytest
+from gymnasium import spaces
+from PIL import Image
+
+import fedpg
+import fedpg.training.run
+import gym_probes
+import probes
+from fedpg import ConfigError, Run, make_config, train_seeds
+from fedpg.agents import SEASON, Problem, make_problem
+from fedpg.config import SimulationError
+from fedpg.environments import Environment, Pool, lanes, make_environment, rollout, tasks
+from fedpg.environments.tasks import gymnasium_pool, has_envpool
+from fedpg.play import render
+from fedpg.training.progress import Snapshot
+from fedpg.training.rounds import make_evaluator
+from gym_probes import Trouble, Walk
+from probes import quick_jit
+from test_training import StopAt, bits, same_run
+
+SEED = 3
+SMALL: dict[str, Any] = {
+    "agents": 3,
+    "batch": (4, 6),
+    "minibatch": 2,
+    "horizon": 60,
+    "test_horizon": 60,
+    "test_episodes": 2,
+    "hidden": (4,),
+    "trajectories": 60,
+}
+TINY = SMALL | {"batch": (2, 3), "horizon": 10, "test_horizon": 12, "sigma": 10.0, "trajectories": 30}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _compiled_quickly(compiled: object) -> Iterator[None]:
+    """Rounds are compiled once per problem, with little optimisation: these runs are short."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fedpg.training.rounds.jax.jit", quick_jit)
+        yield
+
+
+def in_time(function: Callable[[], Any], seconds: float = 100.0) -> Any:
+    """What a function returns or raises, if it comes to an end."""
+    out: dict[str, Any] = {}
+
+    def work() -> None:
+        try:
+            out["result"] = function()
+        except BaseException as error:
+            out["error"] = error
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    assert out, "it hangs"
+    if "error" in out:
+        raise out["error"]
+    return out["result"]
+
+
+# Tasks by name
+
+
+def test_a_task_is_compiled_if_we_have_it_else_by_envpool_else_by_gymnasium():
+    assert isinstance(make_environment("CartPole-v1"), Environment)
+    for task, simulator, limit in [
+        ("LunarLander-v3", "EnvPool", 1000),
+        ("HalfCheetah-v5", "EnvPool", 1000),
+        ("Pendulum-v1", "EnvPool", 200),
+        ("gym_probes:walk", "Gymnasium", tasks.NO_LIMIT),
+        (gym_probes.walk, "Gymnasium", tasks.NO_LIMIT),
+    ]:
+        pool = make_environment(task)
+        assert isinstance(pool, Pool)
+        assert pool.simulator.split()[0] == simulator
+        assert pool.limit == limit
+        assert pool.id == (task if isinstance(task, str) else "walk")
+
+
+def both_have() -> list[str]:
+    """The tasks of Gymnasium that EnvPool has too."""
+    return [task for task in gymnasium.registry if has_envpool(task)]
+
+
+def test_a_task_is_the_same_to_the_policy_whoever_simulates_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)  # where MuJoCo keeps its log
+    compared = set()
+    for task in both_have():
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of old versions
+                theirs = gymnasium_pool(functools.partial(gymnasium.make, task), task)
+        except ConfigError:
+            continue  # images, and versions that Gymnasium only lists
+        mine = tasks.envpool_pool(task)
+        assert (mine.observations, mine.actions, mine.limit) == (theirs.observations, theirs.actions, theirs.limit)
+        ends = np.array([[-2.0], [-1.0], [0.3], [2.0]], np.float32)
+        if isinstance(mine.actions, spaces.Box):
+            actions = np.broadcast_to(ends, (4, *mine.actions.shape))
+            np.testing.assert_allclose(mine.to_task(actions), theirs.to_task(actions), rtol=1e-6)
+        compared.add(task)
+    assert {"LunarLander-v3", "HalfCheetah-v5", "BipedalWalker-v3", "Pendulum-v1", "Humanoid-v5"} <= compared
+
+
+@pytest.mark.parametrize("how", ["no such module", "not this task"])
+def test_without_envpool_gymnasium_simulates(how: str, monkeypatch: pytest.MonkeyPatch):
+    if how == "no such module":
+        monkeypatch.setattr(tasks.importlib.util, "find_spec", lambda name: None)
+        assert both_have() == []
+    else:
+        monkeypatch.setattr(tasks, "has_envpool", lambda task: False)
+    pool = make_environment("LunarLander-v3")
+    assert pool.simulator == f"Gymnasium {gymnasium.__version__}"
+    assert pool.limit == 1000
+    if how == "not this task":
+        problem = make_problem(make_config("LunarLander-v3", hidden=(4,)), pool)
+        params = problem.policy.unravel(problem.policy.init(jax.random.key(0)))
+        several = lanes(jax.random.split(jax.random.key(1), 3), 15)
+        played = quick_jit(lambda n: rollout(pool, problem.policy, params, n, 15))(several)
+        pool.check()
+        assert played.lengths.tolist() == [15, 15, 15]
+
+
+@pytest.mark.parametrize(
+    ("task", "near"),
+    [("LunarLander-v9", "LunarLander-v3"), ("HalfCheeta-v5", "HalfCheetah-v5"), ("lunarlander-v3", "LunarLander-v3")],
+)
+def test_an_unknown_id_is_refused_with_the_nearest_ones(task: str, near: str, tmp_path: Path):
+    with pytest.raises(ConfigError, match=f"unknown task '{task}'") as refused:
+        fedpg.train(task, out=tmp_path / "run")
+    assert near in str(refused.value).partition("did you mean ")[2].partition("?")[0].split(" or ")
+    assert list(tmp_path.iterdir()) == []
+
+
+def raises_import_error() -> gymnasium.Env[Any, Any]:
+    raise ImportError("No module named 'walking'")
+
+
+@pytest.mark.parametrize(
+    ("task", "words"),
+    [
+        ("no_such_module:make", ["no_such_module:make", "package.module:factory"]),
+        ("gym_probes:absent", ["gym_probes:absent", "package.module:factory"]),
+        ("gym_probes:", ["gym_probes:", "package.module:factory"]),
+        (":walk", [":walk", "package.module:factory"]),
+        ("gym_probes:NOT_A_FUNCTION", ["gym_probes:NOT_A_FUNCTION", "not a function"]),
+        ("gym_probes:no_environment", ["gym_probes:no_environment", "'a walk'", "gymnasium.Env"]),
+        (gym_probes.no_environment, ["no_environment", "'a walk'", "gymnasium.Env"]),
+        ("gym_probes:not_installed", ["gym_probes:not_installed", "No module named 'walking'"]),
+        (raises_import_error, ["raises_import_error", "No module named 'walking'"]),
+        ("Hopper-v2", ["Hopper-v2", "Gymnasium cannot make"]),
+    ],
+    ids=str,
+)
+@pytest.mark.filterwarnings("ignore:.*out of date")
+def test_a_task_that_cannot_be_made_is_refused_before_anything_is_written(task: Any, words: list[str], tmp_path: Path):
+    with pytest.raises(ConfigError) as refused:
+        fedpg.train(task, out=tmp_path / "run")
+    assert [word for word in words if word not in str(refused.value)] == []
+    assert list(tmp_path.iterdir()) == []
+
+
+# Spaces
+
+
+class Odd(Walk):
+    """A walk that claims to have other spaces."""
+
+    def __init__(self, observations: spaces.Space[Any], actions: spaces.Space[Any]) -> None:
+        super().__init__(actions)
+        self.observation_space = observations
+
+
+VECTOR = spaces.Box(-1.0, 1.0, (2,))
+REFUSED_OBSERVATIONS = [
+    spaces.Box(0, 255, (8, 8, 3), np.uint8),
+    spaces.Box(-1.0, 1.0, (2, 2)),
+    spaces.Box(-1.0, 1.0, ()),
+    spaces.Dict(a=VECTOR),
+    spaces.Tuple([VECTOR, VECTOR]),
+    spaces.Discrete(5),
+    spaces.MultiDiscrete([2, 3]),
+    spaces.MultiBinary(3),
+]
+REFUSED_ACTIONS = [
+    spaces.MultiDiscrete([2, 3]),
+    spaces.MultiBinary(3),
+    spaces.Box(-1.0, 1.0, (2, 2)),
+    spaces.Box(-1.0, 1.0, ()),
+    spaces.Box(0, 5, (2,), np.int32),
+    spaces.Dict(a=VECTOR),
+    spaces.Tuple([VECTOR, spaces.Discrete(2)]),
+]
+
+
+@pytest.mark.parametrize("space", REFUSED_OBSERVATIONS, ids=str)
+def test_observations_that_are_no_vector_are_refused_with_the_wrapper_that_helps(space: spaces.Space[Any]):
+    with pytest.raises(ConfigError) as refused:
+        make_environment(lambda: Odd(space, gym_probes.BOX))
+    assert str(space) in str(refused.value)
+    assert "gymnasium.wrappers.FlattenObservation" in str(refused.value)
+    assert "package.module:factory" in str(refused.value)
+
+
+@pytest.mark.parametrize("space", REFUSED_ACTIONS, ids=str)
+def test_actions_that_no_policy_here_takes_are_refused_with_the_wrapper_that_helps(space: spaces.Space[Any]):
+    with pytest.raises(ConfigError) as refused:
+        make_environment(lambda: Odd(VECTOR, space))
+    assert str(space) in str(refused.value)
+    assert "gymnasium.wrappers.TransformAction" in str(refused.value)
+
+
+@pytest.mark.parametrize("task", ["CarRacing-v3", "FrozenLake-v1", "Blackjack-v1"])
+def test_tasks_of_gymnasium_with_such_spaces_are_refused_by_name(task: str):
+    with pytest.raises(ConfigError, match=rf"^{task} has the observation space .*FlattenObservation"):
+        make_environment(task)
+
+
+def test_the_wrappers_that_are_named_exist_and_help():
+    assert all(
+        hasattr(gymnasium.wrappers, n) for n in ("FlattenObservation", "TransformObservation", "TransformAction")
+    )
+    pool = make_environment(lambda: gymnasium.wrappers.FlattenObservation(gymnasium.make("FrozenLake-v1")))
+    assert isinstance(pool, Pool)
+    assert pool.observations == 16
+
+
+# Attacks
+
+
+@functools.cache
+def agents_of(kind: str, **settings: Any) -> Any:
+    """What five agents of a walk answer, the last two Byzantine if there is an attack."""
+    pool = gymnasium_pool(Walk if kind == "box" else gym_probes.discrete_walk, "walk")
+    config = make_config("walk", **TINY | {"agents": 5, "alpha": 0.4, "batch": (3, 3)} | settings)
+    problem = make_problem(config, pool)
+    answers = in_time(lambda: jax.block_until_ready(probes.answers(problem)(probes.broadcast(problem))))
+    pool.check()
+    return jax.tree.map(np.asarray, answers)
+
+
+STATUS = {"nan": 3, "infinity": 3, "wrong-length": 2, "silence": 1}
+# What changes the message, or its length, does not ask what the task is.
+ATTACKED = [("box", name) for name in fedpg.ATTACKS]
+ATTACKED += [("discrete", name) for name in ("random-action", "reward-flipping", "shuffled-rewards", "fedpg-attack")]
+
+
+@pytest.mark.parametrize(("kind", "name"), ATTACKED)
+def test_every_attack_runs_outside_jax_and_changes_the_attackers_answers_only(kind: str, name: str):
+    honest, attacked = agents_of(kind), agents_of(kind, byzantine=2, attack=name)
+    assert attacked.replies.status.tolist() == [0, 0, 0] + [STATUS.get(name, 0)] * 2
+    mine, theirs = attacked.replies.gradients, honest.replies.gradients
+    np.testing.assert_allclose(mine[:3], theirs[:3], rtol=1e-4, atol=1e-5)
+    assert np.abs(theirs).max(axis=1).min() > 1e-3
+    same = np.isclose(mine[3:], theirs[3:], rtol=1e-3, atol=1e-3).all(axis=1)
+    assert same.tolist() == [name in ("wrong-length", "silence")] * 2
+    assert (attacked.steps > 0).all()
+    if name != "random-action":
+        assert attacked.steps.tolist() == honest.steps.tolist()
+
+
+# Runs
+
+
+class Count(StopAt):
+    """Counts the compilations up to each round, and may stop the run."""
+
+    compilations = 0
+
+    def __init__(self, rounds: int = 1000) -> None:
+        super().__init__(rounds)
+        self.counts: list[int] = []
+
+    def update(self, seed: int, snapshot: Snapshot) -> None:
+        super().update(seed, snapshot)
+        self.counts.append(Count.compilations)
+
+
+@pytest.fixture(scope="module")
+def listening() -> Iterator[None]:
+    def listen(event: str, seconds: float, **about: Any) -> None:
+        Count.compilations += event == "/jax/core/compile/backend_compile_duration"
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    yield
+    jax.monitoring.unregister_event_duration_listener(listen)
+
+
+@pytest.fixture
+def one_round_per_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fedpg.training.run, "SECONDS_PER_CALL", 0.0)
+
+
+class Undisturbed:
+    """A problem whose simulator can be made anew, as in another process, and its run in one go."""
+
+    def __init__(self, folder: Path, task: str, **settings: Any) -> None:
+        self.pool = make_environment(task)
+        pool = self.pool._replace(open=lambda seeds, turn: self.pool.open(seeds, turn))
+        self.problem = make_problem(make_config(task, **settings), pool)
+        self.count = Count()
+        self.run: Run = train_seeds(self.problem, [SEED], folder / "run", reporter=self.count)[0]
+
+    def lose_the_simulator(self) -> None:
+        self.pool = make_environment(self.pool.id)
+
+
+@pytest.fixture(scope="module")
+def lander(listening: None, tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
+    return Undisturbed(tmp_path_factory.mktemp("lander"), "LunarLander-v3", **SMALL)
+
+
+@pytest.fixture(scope="module")
+def cheetah(listening: None, tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
+    settings = TINY | {"inner_law": "fixed", "inner_steps": 2, "horizon": 8, "test_horizon": 8, "trajectories": 60}
+    return Undisturbed(tmp_path_factory.mktemp("cheetah"), "HalfCheetah-v5", preset="released", **settings)
+
+
+def test_a_run_outside_jax_learns_something_and_ends_when_it_should(lander: Undisturbed, cheetah: Undisturbed):
+    for each in (lander, cheetah):
+        assert each.run.finished
+        columns = each.run.records.columns
+        assert (columns["agent_steps"] > 0).all()
+        assert (columns["gradient_norm"] > 0).any()
+        assert len(set(columns["train_return"].tolist())) == len(each.run.records)
+    assert len(cheetah.run.records) > SEASON + 2, "a season must end within it"
+    assert lander.run.records.columns["server_steps"].sum() > 0
+
+
+def test_nothing_is_compiled_after_the_first_round_outside_jax(lander: Undisturbed, cheetah: Undisturbed):
+    assert Count.compilations > 0, "nothing was heard"
+    for each in (lander, cheetah):
+        assert len(each.count.counts) > 2
+        assert len(set(each.count.counts)) == 1
+
+
+@pytest.mark.usefixtures("one_round_per_call")
+@pytest.mark.parametrize(("name", "rounds"), [("lander", 1), ("lander", 4), ("cheetah", 5), ("cheetah", SEASON + 1)])
+def test_a_run_outside_jax_goes_on_as_if_nothing_had_happened(
+    name: str, rounds: int, request: pytest.FixtureRequest, tmp_path: Path
+):
+    undisturbed: Undisturbed = request.getfixturevalue(name)
+    reporter = StopAt(rounds)
+    half = train_seeds(undisturbed.problem, [SEED], tmp_path / "run", reporter=reporter, stop=reporter.stop)[0]
+    assert not half.finished
+    assert len(half.records) == rounds
+    # The evaluation at the end of a run is the one that the next round begins with.
+    after = undisturbed.run.records.columns["test_returns"][rounds]
+    assert np.asarray(half.records.last_test).tobytes() == after.tobytes()
+    undisturbed.lose_the_simulator()
+    same_run(train_seeds(undisturbed.problem, [SEED], tmp_path / "run", resume=True)[0], undisturbed.run)
+
+
+def test_seeds_that_share_a_simulator_are_what_they_are_alone(cheetah: Undisturbed, tmp_path: Path):
+    both = in_time(lambda: train_seeds(cheetah.problem, [8, SEED], tmp_path / "runs"))
+    same_run(both[1], cheetah.run)
+    assert bits(both[0].policy.params) != bits(both[1].policy.params)
+
+
+def test_the_papers_name_of_a_task_is_todays(lander: Undisturbed, tmp_path: Path):
+    with pytest.warns(UserWarning, match="LunarLander-v2 is LunarLander-v3 here: Gymnasium retired v2"):
+        run = fedpg.train("LunarLander-v2", **SMALL, seed=SEED, out=tmp_path / "run")
+    assert run.config.task == "LunarLander-v3"
+    same_run(run, lander.run)
+
+
+def test_a_factory_is_named_by_its_path_or_given_itself(tmp_path: Path):
+    settings = TINY | {"byzantine": 1, "attack": "random-action", "alpha": 0.4}
+    by_path = fedpg.train("gym_probes:walk", **settings, seed=SEED, out=tmp_path / "path")
+    itself = fedpg.train(gym_probes.walk, **settings, seed=SEED, out=tmp_path / "itself")
+    assert (by_path.config.task, itself.config.task) == ("gym_probes:walk", "walk")
+    assert by_path.finished
+    assert bits(by_path.policy.params) == bits(itself.policy.params)
+    assert by_path.records.test_returns.tobytes() == itself.records.test_returns.tobytes()
+
+
+# What goes wrong
+
+
+@pytest.fixture(scope="module")
+def troubled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Problem, Run]:
+    """The problem, and its run without trouble."""
+    problem = make_problem(make_config("Trouble", **TINY), gymnasium_pool(Trouble, "Trouble"))
+    return problem, train_seeds(problem, [SEED], tmp_path_factory.mktemp("trouble") / "run")[0]
+
+
+@pytest.fixture
+def trouble(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
+    """Makes trouble of a kind after some good rounds, or ends it."""
+
+    def make(kind: str) -> None:
+        monkeypatch.setattr(Trouble, "kind", kind)
+        monkeypatch.setattr(Trouble, "count", 0)
+        monkeypatch.setattr(Trouble, "after", 400)
+
+    monkeypatch.setattr(fedpg.training.run, "SECONDS_PER_CHECKPOINT", -1.0)
+    return make
+
+
+TROUBLE = {
+    "step": (ZeroDivisionError, "trouble in step"),
+    "reset": (ZeroDivisionError, "trouble in reset"),
+    "observation": (SimulationError, "Trouble gave an observation or a reward that is not finite, at step"),
+    "reward": (SimulationError, "Trouble gave an observation or a reward that is not finite, at step"),
+    "first observation": (SimulationError, "Trouble gave an observation .*that is not finite"),
+}
+
+
+@pytest.mark.parametrize("kind", TROUBLE)
+@pytest.mark.usefixtures("one_round_per_call")
+def test_an_error_in_the_task_ends_the_run_which_can_be_resumed(
+    kind: str, trouble: Callable[[str], None], troubled: tuple[Problem, Run], tmp_path: Path
+):
+    problem, undisturbed = troubled
+    error, words = TROUBLE[kind]
+    trouble(kind)
+    reporter = StopAt(1000)
+    try:
+        with pytest.raises(error, match=words):
+            in_time(lambda: train_seeds(problem, [SEED], tmp_path / "run", reporter=reporter))
+    finally:
+        problem.environment.failures.clear()  # as a new process has it
+    assert 1 <= reporter.calls < len(undisturbed.records)
+    trouble("")
+    rest = StopAt(1000)
+    whole = in_time(lambda: train_seeds(problem, [SEED], tmp_path / "run", resume=True, reporter=rest))[0]
+    assert rest.calls == len(whole.records) - reporter.calls, "no good round is done twice"
+    same_run(whole, undisturbed)
+
+
+def test_an_error_with_one_seed_ends_the_others(
+    trouble: Callable[[str], None], troubled: tuple[Problem, Run], tmp_path: Path
+):
+    problem, undisturbed = troubled
+    trouble("step")
+    try:
+        with pytest.raises(ZeroDivisionError, match="trouble in step"):
+            in_time(lambda: train_seeds(problem, [0, SEED, 7], tmp_path / "runs"))
+    finally:
+        problem.environment.failures.clear()
+    trouble("")
+    runs = in_time(lambda: train_seeds(problem, [0, SEED, 7], tmp_path / "runs", resume=True))
+    same_run(runs[1], undisturbed)
+
+
+def test_train_raises_what_the_task_does(trouble: Callable[[str], None], troubled: tuple[Problem, Run], tmp_path: Path):
+    trouble("reward")
+    with pytest.raises(SimulationError, match="not finite"):
+        in_time(lambda: fedpg.train(Trouble, **TINY, seed=SEED, out=tmp_path / "run"))
+    trouble("")
+    same_run(train_seeds(troubled[0], [SEED], tmp_path / "run", resume=True)[0], troubled[1])
+
+
+def test_an_evaluation_raises_what_the_task_does(trouble: Callable[[str], None]):
+    problem = make_problem(make_config("Trouble", **TINY), gymnasium_pool(Trouble, "Trouble"))
+    evaluate = make_evaluator(problem, 50)
+    params = problem.policy.unravel(problem.policy.init(jax.random.key(0)))
+    assert evaluate(params, jax.random.key(1)).lengths.min() > 0
+    trouble("step")
+    Trouble.after = 10
+    with pytest.raises(ZeroDivisionError, match="trouble in step"):
+        evaluate(params, jax.random.key(1))
+
+
+# Pictures
+
+
+def draws(task: str) -> bool:
+    """Whether this machine can draw the task at all."""
+    try:
+        environment = gymnasium.make(task, render_mode="rgb_array")
+        environment.reset(seed=0)
+        return environment.render() is not None
+    except Exception:
+        return False
+
+
+@pytest.mark.parametrize("task", ["LunarLander-v3", "HalfCheetah-v5", "gym_probes:walk"])
+def test_a_policy_that_acts_outside_jax_is_rendered(task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)  # where MuJoCo keeps its log
+    problem = make_problem(make_config(task, hidden=(4,), test_horizon=7))
+    params = problem.policy.unravel(problem.policy.init(jax.random.key(0)))
+    try:
+        returns = render(problem, params, tmp_path / "play.gif", episodes=2, seed=0)
+    except ConfigError as error:
+        if task == "HalfCheetah-v5" and "EGL" in str(error) and not draws(task):
+            pytest.skip(f"nothing here draws MuJoCo: {error}")
+        raise
+    assert len(returns) == 2
+    assert np.isfinite(returns).all()
+    with Image.open(tmp_path / "play.gif") as picture:
+        assert picture.format == "GIF"
+        assert picture.n_frames > 1
+        picture.seek(picture.n_frames - 1)
+        picture.load()
+
+
+def test_what_cannot_be_rendered_is_refused_with_the_reason(tmp_path: Path):
+    for task, factory, words in [
+        ("gym_probes:discrete_walk", None, "render_mode='rgb_array'"),
+        ("walk", gym_probes.walk, "walk"),
+    ]:
+        environment = make_environment(factory or task)
+        problem = make_problem(make_config(task, hidden=(4,)), environment)
+        params = problem.policy.unravel(problem.policy.init(jax.random.key(0)))
+        with pytest.raises(ConfigError, match=words):
+            render(problem, params, tmp_path / "play.gif", episodes=1, seed=0)
+    assert list(tmp_path.iterdir()) == []
