@@ -159,7 +159,7 @@ def _defaults(command: str, arguments: list[str]) -> dict[str, Any]:
         return {}
     first = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     first.add_argument("--task", default="CartPole-v1")
-    first.add_argument("--preset", default="paper")
+    first.add_argument("--preset")
     first.add_argument("--algorithm", default="fedpg-br")
     first.add_argument("--out", type=Path)
     first.add_argument("--resume", action="store_true")

@@ -35,7 +35,7 @@ class Config:
     task: str = "CartPole-v1"
     """The task: a Gymnasium id, or your own as `package.module:factory`."""
     preset: PresetName = "paper"
-    """Where the defaults come from: `paper` (its text) or `released` (what made its figures)."""
+    """Where the defaults come from: `paper` (its text; CartPole) or `released` (what made its figures; other tasks)."""
     algorithm: AlgorithmName = "fedpg-br"
     """`fedpg-br` (Algorithm 1), `svrpg` (Algorithm 5) or `gpomdp` (Algorithm 4)."""
 
@@ -153,7 +153,9 @@ TASKS: dict[str, dict[str, Any]] = {
         "test_horizon": 1000,
         "batch": (46, 50),
         "minibatch": 16,
-        "sigma": 0.9,
+        # The table has 0.9, which fits agents that share one stream of noise, as behind the figures. With noise of
+        # their own, it turns away a quarter of the honest ones.
+        "sigma": "auto",
     },
 }
 
@@ -220,23 +222,32 @@ def renamed(task: str) -> tuple[str, str]:
     return now, f"{task} is {now} here: {why}"
 
 
+def default_preset(task: str) -> PresetName:
+    """The preset that learns better: over long episodes, importance weights of whole trajectories lose their worth."""
+    return "paper" if task == "CartPole-v1" else "released"
+
+
 def make_config(
     task: str = "CartPole-v1",
-    preset: PresetName = "paper",
+    preset: PresetName | None = None,
     algorithm: AlgorithmName = "fedpg-br",
     **overrides: Any,
 ) -> Config:
-    """The settings of a preset for a task and an algorithm, with the given ones instead, validated."""
+    """The settings of a preset for a task and an algorithm, with the given ones instead, validated.
+
+    Without a preset: `paper` for CartPole and `released` for the other tasks, because that is what learns better there.
+    """
     return validate(defaults(task, preset, algorithm, **overrides))
 
 
 def defaults(
     task: str = "CartPole-v1",
-    preset: PresetName = "paper",
+    preset: PresetName | None = None,
     algorithm: AlgorithmName = "fedpg-br",
     **overrides: Any,
 ) -> Config:
     """As `make_config`, without the check of the numbers."""
+    preset = preset or default_preset(task)
     if preset not in PRESETS:
         raise unknown("preset", preset, PRESETS)
     if algorithm not in get_args(AlgorithmName):

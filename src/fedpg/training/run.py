@@ -62,7 +62,7 @@ class Run(NamedTuple):
 def train(
     task: str | Factory | None = None,
     *,
-    preset: Any = "paper",
+    preset: Any = None,
     algorithm: Any = "fedpg-br",
     attack: Any = "random-noise",
     seed: int = 0,
