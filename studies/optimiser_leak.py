@@ -4,7 +4,10 @@ Trains seeds 0 to 9 with the preset `released` (K = 10, honest), once as it shou
 from the Adam state that the seed before it ended with, as in the code behind the paper's figures.
 
     python studies/optimiser_leak.py
+    python studies/optimiser_leak.py --task LunarLander-v3 --seeds 3 --at 500 1000 1500 2000     an hour
 """
+
+import argparse
 
 import jax.numpy as jnp
 import numpy as np
@@ -13,27 +16,30 @@ from fedpg import Records, make_config, make_problem
 from fedpg.algorithms import first_state
 from fedpg.training.rounds import CHUNK, compile_rounds
 
-AT = (250, 500, 750, 1000)
-
 
 def main() -> None:
-    problem = make_problem(make_config(preset="released", agents=10))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--task", default="CartPole-v1")
+    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--at", type=int, nargs="+", default=(250, 500, 750, 1000), help="trajectories")
+    options = parser.parse_args()
+    problem = make_problem(make_config(options.task, preset="released", agents=10))
     advance = compile_rounds(problem)
     for leak in (False, True):
         optimizer, rows = None, []
-        for seed in range(10):
+        for seed in range(options.seeds):
             state, records = first_state(problem, seed), Records(problem.config)
             if leak and optimizer is not None:
                 state = state._replace(optimizer=optimizer)
             # With the leak, a seed hands on what it has after a whole run; without, later rounds do not matter here.
-            limit = problem.config.trajectories if leak else AT[-1] + 100
+            limit = problem.config.trajectories if leak else options.at[-1] + 100
             while int(state.counted) < limit:
                 done, state, log = advance(state, jnp.int32(CHUNK), jnp.int32(limit))
                 records.extend(log, int(done), 0.0)
             optimizer = state.optimizer
-            rows.append([records.return_at(at) for at in AT])
+            rows.append([records.return_at(at) for at in options.at])
         mean, error = np.mean(rows, axis=0), np.std(rows, axis=0, ddof=1) / len(rows) ** 0.5
-        cells = "  ".join(f"{at}: {m:.0f} ± {e:.0f}" for at, m, e in zip(AT, mean, error, strict=True))
+        cells = "  ".join(f"{at}: {m:.0f} ± {e:.0f}" for at, m, e in zip(options.at, mean, error, strict=True))
         print(f"{'leaking' if leak else 'clean  '}  {cells}", flush=True)
 
 
