@@ -260,6 +260,36 @@ def test_a_preset_is_the_papers_table_for_cartpole(preset: Any, reading: dict[st
     assert {name: getattr(config, name) for name in wanted} == wanted
 
 
+@pytest.mark.parametrize("preset", ["released", "paper"])
+@pytest.mark.parametrize(
+    ("task", "table"),
+    [
+        (
+            "LunarLander-v3",
+            {"learning_rate": 1e-3, "discount": 0.99, "batch": (26, 38), "minibatch": 8, "horizon": 1000},
+        ),
+        (
+            "HalfCheetah-v5",
+            {"learning_rate": 8e-5, "discount": 0.995, "batch": (46, 50), "minibatch": 16, "horizon": 500},
+        ),
+        ("my_package.my_module:make", {"discount": 0.99, "batch": (26, 38), "minibatch": 8, "sigma": "auto"}),
+    ],
+)
+def test_the_other_tasks_have_the_papers_table_too(task: str, table: dict[str, Any], preset: Any):
+    reading = {"released": RELEASED, "paper": PAPER}[preset]
+    wanted = {name: value for name, value in reading.items() if name != "sigma"}
+    wanted |= table | {"hidden": (64, 64), "activation": "tanh", "test_horizon": 1000, "preset": preset}
+    config = make_config(task, preset)
+    assert {name: getattr(config, name) for name in wanted} == wanted
+    assert preset == "released" or config.sigma == "auto"
+
+
+def test_without_a_preset_a_task_has_the_one_that_learns_better():
+    assert make_config("CartPole-v1").preset == "paper"
+    for task in ("LunarLander-v3", "LunarLander-v2", "HalfCheetah-v5", "Pendulum-v1", "my_module:make"):
+        assert make_config(task) == make_config(task, "released")
+
+
 def test_the_defaults_of_the_record_are_the_defaults_of_the_command():
     assert Config() == make_config()
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import envpool
 import gymnasium
 import jax
 import numpy as np
@@ -18,7 +19,7 @@ import fedpg
 import fedpg.training.run
 import gym_probes
 import probes
-from fedpg import ConfigError, Run, make_config, train_seeds
+from fedpg import Config, ConfigError, Run, make_config, train_seeds
 from fedpg.agents import SEASON, Problem, make_problem
 from fedpg.config import SimulationError
 from fedpg.environments import Environment, Pool, lanes, make_environment, rollout, tasks
@@ -32,6 +33,7 @@ from test_training import StopAt, bits, same_run
 
 SEED = 3
 SMALL: dict[str, Any] = {
+    "preset": "paper",
     "agents": 3,
     "batch": (4, 6),
     "minibatch": 2,
@@ -312,7 +314,17 @@ class Undisturbed:
         pool = self.pool._replace(open=lambda seeds, turn: self.pool.open(seeds, turn))
         self.problem = make_problem(make_config(task, **settings), pool)
         self.count = Count()
-        self.run: Run = train_seeds(self.problem, [SEED], folder / "run", reporter=self.count)[0]
+        self.made: list[int] = []
+        """The sizes of the pools that EnvPool made for the run."""
+
+        def make(*arguments: Any, num_envs: int, **options: Any) -> Any:
+            self.made.append(num_envs)
+            return original(*arguments, num_envs=num_envs, **options)
+
+        original = envpool.make_gymnasium
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(envpool, "make_gymnasium", make)
+            self.run: Run = train_seeds(self.problem, [SEED], folder / "run", reporter=self.count)[0]
 
     def lose_the_simulator(self) -> None:
         self.pool = make_environment(self.pool.id)
@@ -325,8 +337,10 @@ def lander(listening: None, tmp_path_factory: pytest.TempPathFactory) -> Undistu
 
 @pytest.fixture(scope="module")
 def cheetah(listening: None, tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
-    settings = TINY | {"inner_law": "fixed", "inner_steps": 2, "horizon": 8, "test_horizon": 8, "trajectories": 60}
-    return Undisturbed(tmp_path_factory.mktemp("cheetah"), "HalfCheetah-v5", preset="released", **settings)
+    # Neither filter nor bound on the ratio, so that every round has the same rollouts.
+    settings = TINY | {"inner_law": "fixed", "inner_steps": 2, "ratio_bound": 9.0, "filter": "mean"}
+    settings |= {"preset": "released", "horizon": 8, "test_horizon": 8, "trajectories": 60}
+    return Undisturbed(tmp_path_factory.mktemp("cheetah"), "HalfCheetah-v5", **settings)
 
 
 def test_a_run_outside_jax_learns_something_and_ends_when_it_should(lander: Undisturbed, cheetah: Undisturbed):
@@ -345,6 +359,14 @@ def test_nothing_is_compiled_after_the_first_round_outside_jax(lander: Undisturb
     for each in (lander, cheetah):
         assert len(each.count.counts) > 2
         assert len(set(each.count.counts)) == 1
+
+
+def test_slow_environments_are_made_once_a_season(cheetah: Undisturbed):
+    config, rounds = cheetah.run.config, len(cheetah.run.records)
+    assert SEASON < rounds < 2 * SEASON
+    # The agents and the evaluation, and one inner step after the first; at the end of the run an evaluation alone.
+    round_ = [config.agents * config.batch[1] + config.test_episodes, config.minibatch]
+    assert cheetah.made == [*round_, *round_, config.test_episodes]
 
 
 @pytest.mark.usefixtures("one_round_per_call")
@@ -370,30 +392,28 @@ def test_seeds_that_share_a_simulator_are_what_they_are_alone(cheetah: Undisturb
     assert bits(both[0].policy.params) != bits(both[1].policy.params)
 
 
-def test_the_papers_name_of_a_task_is_todays(lander: Undisturbed, tmp_path: Path):
+def test_the_papers_name_of_a_task_is_todays(lander: Undisturbed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def compiled_already(config: Config, *_: Any) -> Problem:
+        assert config == lander.problem.config
+        return lander.problem
+
+    monkeypatch.setattr(fedpg.training.run, "make_problem", compiled_already)
     with pytest.warns(UserWarning, match="LunarLander-v2 is LunarLander-v3 here: Gymnasium retired v2"):
         run = fedpg.train("LunarLander-v2", **SMALL, seed=SEED, out=tmp_path / "run")
-    assert run.config.task == "LunarLander-v3"
     same_run(run, lander.run)
-
-
-def test_a_factory_is_named_by_its_path_or_given_itself(tmp_path: Path):
-    settings = TINY | {"byzantine": 1, "attack": "random-action", "alpha": 0.4}
-    by_path = fedpg.train("gym_probes:walk", **settings, seed=SEED, out=tmp_path / "path")
-    itself = fedpg.train(gym_probes.walk, **settings, seed=SEED, out=tmp_path / "itself")
-    assert (by_path.config.task, itself.config.task) == ("gym_probes:walk", "walk")
-    assert by_path.finished
-    assert bits(by_path.policy.params) == bits(itself.policy.params)
-    assert by_path.records.test_returns.tobytes() == itself.records.test_returns.tobytes()
+    assert make_config("HalfCheetah-v2") == make_config("HalfCheetah-v5")
 
 
 # What goes wrong
 
 
+ATTACKED_BY_ONE = TINY | {"byzantine": 1, "attack": "random-action", "alpha": 0.4}
+
+
 @pytest.fixture(scope="module")
 def troubled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Problem, Run]:
     """The problem, and its run without trouble."""
-    problem = make_problem(make_config("Trouble", **TINY), gymnasium_pool(Trouble, "Trouble"))
+    problem = make_problem(make_config("Trouble", **ATTACKED_BY_ONE), gymnasium_pool(Trouble, "Trouble"))
     return problem, train_seeds(problem, [SEED], tmp_path_factory.mktemp("trouble") / "run")[0]
 
 
@@ -413,9 +433,9 @@ def trouble(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
 TROUBLE = {
     "step": (ZeroDivisionError, "trouble in step"),
     "reset": (ZeroDivisionError, "trouble in reset"),
-    "observation": (SimulationError, "Trouble gave an observation or a reward that is not finite, at step"),
-    "reward": (SimulationError, "Trouble gave an observation or a reward that is not finite, at step"),
-    "first observation": (SimulationError, "Trouble gave an observation .*that is not finite"),
+    "observation": (SimulationError, "Trouble gave an observation that is not finite, after .* steps"),
+    "reward": (SimulationError, "Trouble gave a reward that is not finite, after .* steps"),
+    "first observation": (SimulationError, "Trouble gave an observation that is not finite, after 0 steps"),
 }
 
 
@@ -456,12 +476,22 @@ def test_an_error_with_one_seed_ends_the_others(
     same_run(runs[1], undisturbed)
 
 
-def test_train_raises_what_the_task_does(trouble: Callable[[str], None], troubled: tuple[Problem, Run], tmp_path: Path):
+def test_train_takes_a_factory_and_raises_what_its_task_does(
+    trouble: Callable[[str], None], troubled: tuple[Problem, Run], tmp_path: Path
+):
     trouble("reward")
     with pytest.raises(SimulationError, match="not finite"):
-        in_time(lambda: fedpg.train(Trouble, **TINY, seed=SEED, out=tmp_path / "run"))
+        in_time(lambda: fedpg.train(Trouble, **ATTACKED_BY_ONE, seed=SEED, out=tmp_path / "run"))
     trouble("")
     same_run(train_seeds(troubled[0], [SEED], tmp_path / "run", resume=True)[0], troubled[1])
+
+
+def test_a_factory_by_its_path_is_the_factory(troubled: tuple[Problem, Run], tmp_path: Path):
+    run = fedpg.train("gym_probes:Trouble", **ATTACKED_BY_ONE, seed=SEED, out=tmp_path / "run")
+    assert run.config.task == "gym_probes:Trouble"
+    assert run.finished
+    assert bits(run.policy.params) == bits(troubled[1].policy.params)
+    assert run.records.test_returns.tobytes() == troubled[1].records.test_returns.tobytes()
 
 
 def test_an_evaluation_raises_what_the_task_does(trouble: Callable[[str], None]):
