@@ -11,7 +11,6 @@ import argparse
 import csv
 import json
 import os
-import threading
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -76,7 +75,6 @@ def main() -> None:
                     options.runs / f"{name}-seed{seed}",
                     resume=True,
                     reporter=make_reporter(config),
-                    stop=threading.Event(),
                 )[0]
                 keep(name, seed, config, run.records.rows())
                 write_page()
@@ -136,8 +134,8 @@ def write_page() -> None:
 
 Greedy return (mean of 10 episodes) at so many trajectories, as the paper counts them: the mean over the seeds, in
 brackets each seed, in square brackets the paper's mean over ten seeds where it can be read off its figures. The
-settings are the defaults: those of the paper's table with the preset `released`, and sigma `auto` on HalfCheetah.
-Written by `python studies/tasks.py` from the records in `results/tasks/`.
+settings are the defaults, unless the name says otherwise: the paper's table, preset `released`, sigma `auto` on
+HalfCheetah. Written by `python studies/tasks.py` from the records in `results/tasks/`.
 
 {table}"""
     write_whole(PAGE, page)

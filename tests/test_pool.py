@@ -646,7 +646,7 @@ def test_an_error_in_a_task_ends_the_rollout_and_is_kept(kind, monkeypatch):
         pool.check()
 
 
-@pytest.mark.parametrize("seen", [[1.0, 2.0, 3.0], [1.0], [[1.0, 2.0]]], ids=str)
+@pytest.mark.parametrize("seen", [[1.0, 2.0, 3.0], [1.0], [[1.0, 2.0]], 7.0], ids=str)
 def test_an_observation_of_another_shape_than_its_space_is_refused(seen):
     class Wrong(Walk):
         def _seen(self) -> np.ndarray:
@@ -654,7 +654,7 @@ def test_an_observation_of_another_shape_than_its_space_is_refused(seen):
 
     pool = gymnasium_pool(Wrong, "Wrong")
     policy, params = policy_for(pool, (4,))
-    with pytest.raises(SimulationError, match=r"Wrong gave an observation of shape .*; its space has \(2,\)"):
+    with pytest.raises(SimulationError, match=r"Wrong gave an observation of shape .*, not \(2,\) as its space"):
         play(pool, policy, params, lanes(KEYS[:4], 3), 3)
 
 

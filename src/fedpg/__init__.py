@@ -6,7 +6,7 @@
 
 from fedpg.agents import make_problem
 from fedpg.attacks import ATTACKS, Attack
-from fedpg.config import Config, ConfigError, make_config
+from fedpg.config import Config, ConfigError, SimulationError, make_config
 from fedpg.environments import Environment
 from fedpg.storage import StorageError
 from fedpg.training import Records, Run, train, train_seeds
@@ -20,6 +20,7 @@ __all__ = [
     "Environment",
     "Records",
     "Run",
+    "SimulationError",
     "StorageError",
     "make_config",
     "make_problem",

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from fedpg.attacks import Attack, make_attack
@@ -33,6 +34,10 @@ class Problem(NamedTuple):
     def steps(self) -> int:
         """The longest trajectory in training."""
         return min(self.config.horizon, self.environment.limit)
+
+    def to_task(self, actions: np.ndarray) -> np.ndarray:
+        """The policy's actions [n] or [n, A], or one of them, as the task takes them."""
+        return self.environment.to_task(actions) if isinstance(self.environment, Pool) else actions
 
     @property
     def test_steps(self) -> int:

@@ -212,7 +212,7 @@ def _train(command: Train) -> int:
 
     def on_interrupt(number: int, frame: FrameType | None) -> None:
         if stop.is_set():  # a second Ctrl-C does not wait
-            raise KeyboardInterrupt
+            os._exit(130)  # what is written is written whole, so nothing more is lost
         print("fedpg: stopping after this round (again: at once)", file=sys.stderr)
         stop.set()
 

@@ -114,7 +114,8 @@ class Config:
         """A short name for folders and titles."""
         attack = "".join(c for c in self.attack.split(":")[-1] if c.isalnum() or c in "-_")
         attackers = f"-{self.byzantine}-{attack}" if self.byzantine else ""
-        return f"{self.task.split(':')[-1]}-{self.algorithm}-K{self.agents}{attackers}"
+        task = "".join(c if c.isalnum() or c in "-_." else "-" for c in self.task.split(":")[-1]).strip("-")
+        return f"{task}-{self.algorithm}-K{self.agents}{attackers}"
 
 
 # The paper's hyper-parameter table: what a task sets, whatever the preset.
@@ -247,7 +248,7 @@ def defaults(
     **overrides: Any,
 ) -> Config:
     """As `make_config`, without the check of the numbers."""
-    preset = preset or default_preset(task)
+    preset = default_preset(task) if preset is None else preset
     if preset not in PRESETS:
         raise unknown("preset", preset, PRESETS)
     if algorithm not in get_args(AlgorithmName):

@@ -50,10 +50,11 @@ def make_estimator(config: Config) -> Estimator:
         # Leave-one-out: the mean over the others knows nothing of this trajectory, so it adds no bias.
         sampled = (trajectories.lengths > 0).astype(jnp.float32)  # [B]: not the empty lanes
         # Less what the first episode got, which cancels: where all got the same, the result is 0 and not rounding.
-        discounted = sampled * (discounted - discounted[..., :1])
-        others = jnp.sum(discounted, axis=-1, keepdims=True) - discounted
+        less = sampled * (discounted - discounted[..., :1])
+        others = jnp.sum(less, axis=-1, keepdims=True) - less
         count = jnp.sum(sampled, axis=-1, keepdims=True) - sampled
-        return discounted - sampled * others / jnp.maximum(count, 1.0)
+        # A trajectory that is alone has no others, and so no baseline.
+        return jnp.where(count > 0, less - sampled * others / jnp.maximum(count, 1.0), discounted)
 
     def corrected(trajectories: Trajectories, log_ratio: Array) -> Array:
         log_ratio = jnp.where(trajectories.mask, log_ratio, 0.0)

@@ -12,7 +12,6 @@ from rich.progress import Progress
 
 from fedpg.agents import Problem
 from fedpg.config import ConfigError
-from fedpg.environments import Pool
 from fedpg.environments.tasks import import_factory
 from fedpg.policies import Params
 from fedpg.storage import write_whole
@@ -31,7 +30,6 @@ def render(problem: Problem, params: Params, out: Path, episodes: int, seed: int
         raise ConfigError(f"cannot write {out}: there is no folder {out.absolute().parent}; make it first")
     environment = make_rendered(problem.environment.id)
     weights = {name: np.asarray(value) for name, value in params.items()}
-    to_task = problem.environment.to_task if isinstance(problem.environment, Pool) else lambda action: action
     frames: list[Image.Image] = []
     returns = []
     fps = float(environment.metadata.get("render_fps", 50))
@@ -46,7 +44,7 @@ def render(problem: Problem, params: Params, out: Path, episodes: int, seed: int
             if steps % every == 0:
                 frames.append(_frame(environment, problem.environment.id))
             action = problem.policy.mode(weights, np.asarray(observation, np.float32), np)
-            observation, reward, terminated, truncated, _ = environment.step(to_task(np.asarray(action)))
+            observation, reward, terminated, truncated, _ = environment.step(problem.to_task(np.asarray(action)))
             total, over, steps = total + float(reward), terminated or truncated, steps + 1
             progress.update(line, completed=episode * problem.test_steps + steps)
         returns.append(total)
@@ -74,7 +72,7 @@ def make_rendered(task: str) -> Any:
             )
             return gymnasium.make(task, render_mode="rgb_array", **size)
         return import_factory(task)(render_mode="rgb_array")  # type: ignore[call-arg]
-    except gymnasium.error.Error as error:
+    except (gymnasium.error.Error, ImportError) as error:
         raise ConfigError(f"Gymnasium cannot render {task}: {error}") from error
     except TypeError as error:
         raise ConfigError(f"to be rendered, {task} must take render_mode='rgb_array': {error}") from error

@@ -10,21 +10,21 @@ import jax
 import numpy as np
 
 from fedpg.agents import Problem
-from fedpg.environments import Pool
+from fedpg.environments.tasks import import_factory
 
 
 def gymnasium_speed(problem: Problem, params: Any, seconds: float = 3.0) -> float:
     """Steps per second of Gymnasium, one environment, stepped from Python with the policy in NumPy."""
-    simulator = gymnasium.make(problem.config.task)
+    task = problem.config.task
+    simulator = import_factory(task)() if ":" in task else gymnasium.make(task)
     weights = {name: np.asarray(value) for name, value in params.items()}
-    to_task = problem.environment.to_task if isinstance(problem.environment, Pool) else lambda action: action
     noise = np.asarray(problem.policy.noise(jax.random.key(0), 4096))
     observation, _ = simulator.reset(seed=0)
     steps, began = 0, time.monotonic()
     while time.monotonic() - began < seconds:
         now = np.asarray(observation, np.float32)
         action = problem.policy.sample(weights, now, noise[:, steps % noise.shape[1]], np)
-        observation, _, terminated, truncated, _ = simulator.step(to_task(np.asarray(action)))
+        observation, _, terminated, truncated, _ = simulator.step(problem.to_task(np.asarray(action)))
         steps += 1
         if terminated or truncated:
             observation, _ = simulator.reset()

@@ -15,6 +15,7 @@ import math
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
@@ -128,6 +129,7 @@ def pool_rollout(
             try:
                 _simulate(pool, policy, act, jax.tree.map(np.asarray, order), packed)
             except BaseException as error:
+                error.add_note(f"This happened in the task {pool.id}; a run that has a checkpoint can be resumed.")
                 pool.failures.append(error)
         return packed
 
@@ -181,8 +183,11 @@ def _episodes(pool: Pool, policy: Policy, act: Act | None, order: Order) -> list
     while n := len(lane):
         pool.check()  # another thread may have failed, or want to stop
         tick = time.perf_counter()
-        if observations.shape != (n, pool.observations) or not math.isfinite(float(observations.sum())):
-            _refuse(pool, t, observations)
+        if observations.shape != (n, pool.observations):
+            raise SimulationError(
+                f"{pool.id} gave an observation of shape {observations.shape[1:]}, not ({pool.observations},) as its "
+                "space says; reset must return (observation, info)"
+            )
         if changed:
             wide = np.zeros((pool.observations + len(order.noise), _padded(n)), np.float32)
             now, noise = wide[: pool.observations], wide[pool.observations :]
@@ -190,7 +195,9 @@ def _episodes(pool: Pool, policy: Policy, act: Act | None, order: Order) -> list
             greedy = np.flatnonzero(order.greedy[lane])
             few = np.zeros((pool.observations, _padded(len(greedy))), np.float32)
             byzantine = np.flatnonzero(order.byzantine[lane]) if act is not None else np.arange(0)
-        now[:, :n] = observations.T
+        now[:, :n] = observations.T  # to float32, where what was finite may not be any more
+        if not math.isfinite(float(now.sum())):
+            _refuse(pool, t, now[:, :n].T)
         noise[:, :n] = order.noise[:, lane, t]
         actions = policy.sample(order.params, now, noise, np)[..., :n]
         if len(greedy):
@@ -203,6 +210,7 @@ def _episodes(pool: Pool, policy: Policy, act: Act | None, order: Order) -> list
         seen = now[:, :n].T.copy()
         tock = time.perf_counter()
         observations, rewards, over = simulator.step(lane, pool.to_task(actions))
+        rewards = np.asarray(rewards, np.float32)
         clock["simulate"] += time.perf_counter() - tock
         clock["act"] += tock - tick
         if not math.isfinite(float(rewards.sum())):
@@ -226,10 +234,6 @@ def _episodes(pool: Pool, policy: Policy, act: Act | None, order: Order) -> list
 def _refuse(pool: Pool, t: np.ndarray, values: np.ndarray) -> None:
     """Say what is wrong with observations [n, F] or rewards [n] after t steps, if anything is (a sum may overflow)."""
     what = "a reward" if values.ndim == 1 else "an observation"
-    if values.ndim > 1 and values.shape[1:] != (pool.observations,):
-        raise SimulationError(
-            f"{pool.id} gave {what} of shape {values.shape[1:]}; its space has ({pool.observations},)"
-        )
     bad = ~np.isfinite(values.reshape(len(values), -1)).all(axis=1)
     if bad.any():
         raise SimulationError(
@@ -252,9 +256,11 @@ class EnvPoolSimulator:
         self.seeds = seeds
         self.kept = kept
         self.resets = 0
-        self.pool = envpool.make_gymnasium(
-            task, num_envs=len(seeds), num_threads=min(threads, len(seeds)), env_seed=seeds.tolist()
-        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of the bounds of its boxes, which are not used
+            self.pool = envpool.make_gymnasium(
+                task, num_envs=len(seeds), num_threads=min(threads, len(seeds)), env_seed=seeds.tolist()
+            )
 
     def start(self, lanes: np.ndarray) -> np.ndarray:
         if self.kept is None:

@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import threading
 import warnings
 from collections import defaultdict
 from collections.abc import Callable
@@ -37,13 +38,20 @@ def make_environment(task: str | Factory) -> Environment | Pool:
     `task` is a Gymnasium id, `package.module:factory`, or a function that makes a Gymnasium environment.
     """
     if not isinstance(task, str):
+        if not callable(task):
+            raise ConfigError(f"a task is an id or a function that makes an environment, not {type(task).__name__}")
         return gymnasium_pool(task, getattr(task, "__name__", type(task).__name__))
     if task in ENVIRONMENTS:
         return ENVIRONMENTS[task]
     if ":" in task:
         return gymnasium_pool(import_factory(task), task)
     if task not in gymnasium.registry:
-        raise unknown("task", task, gymnasium.registry)
+        error = unknown("task", task, [*ENVIRONMENTS, *gymnasium.registry])
+        hint, _, _ = str(error).partition(" The tasks are")
+        raise ConfigError(
+            f"{hint.rstrip(': ')} It must be an id of Gymnasium's (`gymnasium.pprint_registry()` lists them), "
+            "or your own as package.module:factory"
+        )
     return (
         envpool_pool(task)
         if has_envpool(task)
@@ -67,8 +75,10 @@ def has_envpool(task: str) -> bool:
     """Whether EnvPool is here and simulates this task of Gymnasium's."""
     if importlib.util.find_spec("envpool") is None:
         return False
-    from envpool import registration
-
+    try:
+        from envpool import registration
+    except ImportError:  # there, but not for this machine
+        return False
     return task in registration.registry.specs and registration.registry.specs[task][0] in ENVPOOL_FAMILIES
 
 
@@ -104,11 +114,13 @@ def gymnasium_pool(factory: Factory, name: str) -> Pool:
     """A task by Gymnasium environments, one object per episode that is under way."""
     first = make_one(factory, name)
     observations, actions, to_task = adapt(name, first.observation_space, first.action_space)
-    kept = [first]
+    kept, lock = [first], threading.Lock()
 
     def open_(seeds: np.ndarray, turn: int) -> Simulator:
         # Taken from the list while in use: two runs at a time must not share an environment.
-        mine = [kept.pop() if kept else make_one(factory, name) for _ in range(min(len(seeds), INSTANCES))]
+        with lock:
+            mine = [kept.pop() for _ in range(min(len(seeds), INSTANCES, len(kept)))]
+        mine += [make_one(factory, name) for _ in range(min(len(seeds), INSTANCES) - len(mine))]
         return GymnasiumSimulator(mine, seeds, kept)
 
     return Pool(
@@ -157,15 +169,17 @@ def adapt(
             "axis. Wrap the task: gymnasium.wrappers.TransformAction maps one of these to what the task wants "
             "(for MultiDiscrete, number the combinations). Give the wrapped task as package.module:factory"
         )
-    low, high = actions.low, actions.high
+    low, high = actions.low.astype(np.float64), actions.high.astype(np.float64)
     # A box with ends becomes (-1, 1), which is where the mean of the policy, a tanh, lies.
+    # Ends beyond 1e6 stand for none.
+    low, high = np.where(low < -1e6, -np.inf, low), np.where(high > 1e6, np.inf, high)
     ends = np.isfinite(low) & np.isfinite(high)
-    centre = np.where(ends, (high + np.where(ends, low, 0)) / 2, 0).astype(actions.dtype)
-    half = np.where(ends, (high - np.where(ends, low, 0)) / 2, 1).astype(actions.dtype)
+    centre = (np.where(ends, high, 0) + np.where(ends, low, 0)) / 2
+    half = (np.where(ends, high, 1) - np.where(ends, low, -1)) / 2
     seen = spaces.Box(
         np.where(ends, -1, low).astype(np.float32), np.where(ends, 1, high).astype(np.float32), dtype=np.float32
     )
-    return size, seen, lambda a: np.clip(centre + half * a, low, high)
+    return size, seen, lambda a: np.clip(centre + half * a, low, high).astype(actions.dtype)
 
 
 def cores() -> int:

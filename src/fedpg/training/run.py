@@ -4,7 +4,7 @@ import os
 import threading
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,6 +19,7 @@ from fedpg.algorithms import State, first_state
 from fedpg.attacks import as_attack
 from fedpg.config import Config, ConfigError, make_config, refuse_idle_attack, renamed
 from fedpg.environments import Environment, Factory, Pool, make_environment
+from fedpg.environments.pool import KEPT
 from fedpg.policies import Params, Policy
 from fedpg.storage import UNFINISHED, StorageError, read_config, remove_unfinished, write_config
 from fedpg.training.checkpoint import FILE, load_checkpoint, save_checkpoint, save_policy
@@ -37,9 +38,11 @@ class Trained(NamedTuple):
 
     policy: Policy
     params: Params
+    to_task: Callable[[np.ndarray], np.ndarray]
+    """The policy's action -> the task's."""
 
     def __call__(self, observation: Any) -> np.ndarray:
-        return np.asarray(self.policy.mode(self.params, jnp.asarray(observation, jnp.float32)))
+        return self.to_task(np.asarray(self.policy.mode(self.params, jnp.asarray(observation, jnp.float32))))
 
 
 class Run(NamedTuple):
@@ -124,7 +127,7 @@ def train_seeds(
         reporter.note("compiled")
         for seed in seeds:
             make_folder(folders[seed], problem.config, seed)
-        with ThreadPoolExecutor(max_workers=min(len(seeds), os.cpu_count() or 1)) as pool:
+        with ThreadPoolExecutor(max_workers=min(len(seeds), at_a_time(problem))) as pool:
             jobs = [pool.submit(_train_one, problem, advance, s, folders[s], reporter, stop) for s in seeds]
             try:
                 return [job.result() for job in jobs]
@@ -135,6 +138,15 @@ def train_seeds(
                 for job in jobs:
                     job.cancel()
                 raise
+
+
+def at_a_time(problem: Problem) -> int:
+    """Runs side by side: one per core, but no more than whose environments can be kept, where they are kept."""
+    config, cores = problem.config, os.cpu_count() or 1
+    if not isinstance(problem.environment, Pool) or problem.environment.reseeds:
+        return cores
+    each = config.agents * config.batch[1] + config.test_episodes + 10 * config.minibatch
+    return max(1, min(cores, KEPT // each))
 
 
 def new_folder(config: Config) -> Path:
@@ -198,7 +210,12 @@ def _train_one(
     with Events(folder, first=len(records) + 1) as events:
         while not _finished(config, state) and not stop.is_set():
             start = time.monotonic()
-            done, state, log = jax.block_until_ready(advance(state, jnp.int32(rounds), limit))
+            try:
+                done, state, log = jax.block_until_ready(advance(state, jnp.int32(rounds), limit))
+            except BaseException:  # of the task, or of another seed's: what has been done so far is kept
+                save_checkpoint(folder, config, seed, state, records)
+                records.save(folder / "records.jsonl")
+                raise
             spent = time.monotonic() - start
             records.extend(log, int(done), spent)
             events.write(records, int(done))
@@ -219,8 +236,8 @@ def _train_one(
     return Run(
         config=config,
         seed=seed,
-        policy=Trained(problem.policy, problem.policy.unravel(state.theta)),
-        output=Trained(problem.policy, problem.policy.unravel(state.output)),
+        policy=Trained(problem.policy, problem.policy.unravel(state.theta), problem.to_task),
+        output=Trained(problem.policy, problem.policy.unravel(state.output), problem.to_task),
         records=records,
         folder=folder,
         seconds=seconds,
