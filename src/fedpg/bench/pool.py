@@ -16,7 +16,8 @@ from fedpg.agents import Problem
 from fedpg.algorithms import State, first_state
 from fedpg.bench.measure import gymnasium_speed, peak_memory
 from fedpg.environments import Pool
-from fedpg.environments.pool import GymnasiumSimulator
+from fedpg.environments.pool import EnvPoolSimulator, GymnasiumSimulator, Simulator
+from fedpg.environments.tasks import cores
 from fedpg.training.rounds import compile_rounds
 
 SECONDS_BARE = 1.5
@@ -92,7 +93,10 @@ def bench_pool(problem: Problem, pool: Pool) -> None:
 def bare_speed(pool: Pool, environments: int) -> float:
     """Steps per second of the simulator alone, with random actions; an episode that ends is begun again."""
     random = np.random.default_rng(0)
-    simulator = pool.open(np.arange(environments, dtype=np.int32), 0)
+    seeds = np.arange(environments, dtype=np.int32)
+    # Not by `pool.open`, which would drop the environments that training keeps.
+    fresh = pool.simulator.startswith("EnvPool")
+    simulator: Simulator = EnvPoolSimulator(pool.id, seeds, cores()) if fresh else pool.open(seeds, 0)
     space = pool.actions
     shape = (64, environments)
     actions: Any = (
