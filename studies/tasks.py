@@ -36,6 +36,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "lunarlander-k1": LANDER | {"agents": 1},
     "lunarlander-k10-text": {"task": "LunarLander-v3", "preset": "paper", "trajectories": 3000},
     "halfcheetah-k10": CHEETAH | {"trajectories": 5000},
+    "halfcheetah-k10-text": CHEETAH | {"preset": "paper", "trajectories": 700},
     "halfcheetah-k1": CHEETAH | {"agents": 1},
     "halfcheetah-k10-sign-flipping": CHEETAH | FLIPPED | {"trajectories": 5000},
     "halfcheetah-k10-gpomdp-sign-flipping": CHEETAH | FLIPPED | {"algorithm": "gpomdp", "trajectories": 5000},
