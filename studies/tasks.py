@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from fedpg.agents import make_problem
-from fedpg.cli import parse_seeds
+from fedpg.cli.arguments import parse_seeds
 from fedpg.config import Config, make_config, to_json
 from fedpg.storage import write_whole
 from fedpg.training import train_seeds

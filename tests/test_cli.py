@@ -15,7 +15,8 @@ from rich.console import Console
 import fedpg
 from fedpg import ConfigError, train_seeds
 from fedpg.agents import Problem
-from fedpg.cli import COMMANDS, main, parse_seeds
+from fedpg.cli import COMMANDS, main
+from fedpg.cli.arguments import parse_seeds
 from fedpg.training.progress import Live
 
 pytestmark = pytest.mark.usefixtures("compiled")

@@ -188,7 +188,7 @@ def test_the_command_on_a_full_disk_says_what_to_do_and_ends_with_2(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ):
-    monkeypatch.setattr(fedpg.cli, "validate", lambda _: problem.config)
+    monkeypatch.setattr(fedpg.cli.train, "validate", lambda _: problem.config)
     disk_fills(FILE, 1)
     folder = tmp_path / "run"
     assert fedpg.cli.main(["train", "--out", str(folder), "--quiet"]) == 2

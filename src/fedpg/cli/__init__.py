@@ -1,0 +1,86 @@
+"""The command line: the typed settings are its options. A command is a dataclass of its options and a function."""
+
+import inspect
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import tyro
+
+from fedpg.cli.bench import Bench, run_bench
+from fedpg.cli.policies import Evaluate, Play, run_evaluate, run_play
+from fedpg.cli.train import Train, run_train, train_defaults
+from fedpg.config import ConfigError, SimulationError, unknown
+from fedpg.storage import StorageError
+
+USAGE = """\
+fedpg: several agents learn one policy together, while some of them fail or lie.
+
+  fedpg train       train a policy by a federation of agents
+  fedpg evaluate    the return of a trained policy, greedy
+  fedpg play        render a trained policy to a GIF
+  fedpg bench       the speed of this machine: training against the bare simulator
+
+Examples:
+  fedpg train                                                  ten honest agents learn CartPole
+  fedpg train --byzantine 3 --attack sign-flipping             three of them lie
+  fedpg train --task HalfCheetah-v5                            any Gymnasium task, or your own module:factory
+  fedpg train --algorithm gpomdp --byzantine 3 --attack sign-flipping    what happens without a filter
+  fedpg train --seeds 0:10 --out runs/ten                      ten seeds, spread over the cores
+  fedpg train --out runs/ten --resume                          go on after an interruption
+  fedpg evaluate runs/ten/seed-0 --episodes 100
+  fedpg play runs/ten/seed-0 --out cartpole.gif
+  fedpg COMMAND --help                                         all options of a command, with their defaults
+"""
+
+
+class Command(NamedTuple):
+    """A command of `fedpg`."""
+
+    options: Any
+    run: Callable[[Any], int]
+    defaults: Callable[[list[str]], Any] | None = None
+    """Its words -> the defaults, where some options decide those of others."""
+
+
+COMMANDS: dict[str, Command] = {
+    "train": Command(Train, run_train, train_defaults),
+    "evaluate": Command(Evaluate, run_evaluate),
+    "play": Command(Play, run_play),
+    "bench": Command(Bench, run_bench),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The `fedpg` command; returns its exit code."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    if "" not in sys.path:
+        sys.path.insert(0, "")  # a user's own attack may lie in the current folder
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(USAGE)
+        return 0
+    if arguments[0] == "--version":
+        from fedpg import __version__
+
+        print(f"fedpg {__version__}")
+        return 0
+    name, rest = arguments[0], arguments[1:]
+    try:
+        if name not in COMMANDS:
+            raise unknown("command", name, COMMANDS)
+        command = COMMANDS[name]
+        about = inspect.getdoc(command.options)
+        options: dict[str, Any] = {"prog": f"fedpg {name}", "description": about, "args": rest}
+        if command.defaults is not None:
+            options["default"] = command.defaults(rest)
+        return command.run(tyro.cli(command.options, config=(tyro.conf.FlagCreatePairsOff,), **options))
+    except (ConfigError, SimulationError, StorageError) as error:
+        print(f"fedpg: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("fedpg: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # nobody reads what is printed any more, as after `| head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141

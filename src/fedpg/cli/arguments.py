@@ -1,0 +1,51 @@
+"""What several commands take."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from fedpg.config import ConfigError
+
+MAX_SEEDS = 10_000
+
+
+def parse_seeds(text: str) -> list[int]:
+    """`3`, `0,1,5` or `0:10` as a list of seeds."""
+    try:
+        if ":" in text:
+            start, stop = text.split(":")
+            first, last = int(start or 0), int(stop)
+        else:
+            return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise ConfigError(f"seeds must be like 3, 0,1,5 or 0:10, not {text!r}") from None
+    if last <= first:
+        raise ConfigError(f"seeds {text!r} is an empty range")
+    if last - first > MAX_SEEDS:
+        raise ConfigError(f"seeds {text!r} are {last - first} seeds; at most {MAX_SEEDS} go in one call")
+    return list(range(first, last))
+
+
+def load_policy_of(path: Path) -> tuple[Any, Any]:
+    """The problem and the parameters of a run folder or a policy file."""
+    from fedpg.agents import make_problem
+    from fedpg.training.checkpoint import load_policy, policy_config
+
+    if any(path.glob("seed-*")):
+        names = ", ".join(sorted(str(folder) for folder in path.glob("seed-*")))
+        raise ConfigError(f"{path} holds the runs of several seeds: give one of {names}")
+    file = path / "policy.safetensors" if path.is_dir() else path
+    # How the agents attacked is of no concern here, and may be code that this machine does not have.
+    config = dataclasses.replace(policy_config(file), byzantine=0, attack="random-noise", attack_options=())
+    problem = make_problem(config)
+    return problem, load_policy(file, problem)
+
+
+def check_seed(value: int) -> None:
+    if not 0 <= value < 2**32:
+        raise ConfigError(f"seed must be from 0 to 2^32 - 1, not {value}")
+
+
+def check_positive(name: str, value: int) -> None:
+    if value < 1:
+        raise ConfigError(f"{name} must be 1 or more, not {value}")

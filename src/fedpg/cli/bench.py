@@ -1,0 +1,32 @@
+"""`fedpg bench`."""
+
+from dataclasses import dataclass
+
+from fedpg.config import renamed
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Measure the speed of training against the bare simulator and against Gymnasium.
+
+    Examples:
+      fedpg bench --quick
+      fedpg bench --task HalfCheetah-v5
+      fedpg bench --task LunarLander-v3 --trajectories 10000
+    """
+
+    task: str = "CartPole-v1"
+    """The task; for CartPole-v1 also how time grows with K."""
+    quick: bool = False
+    """CartPole-v1: only the first table, of training, the bare rollout and Gymnasium."""
+    agents: int = 10
+    """Other tasks: K, the number of agents."""
+    trajectories: int = 500
+    """Other tasks: how far to train."""
+
+
+def run_bench(command: Bench) -> int:
+    from fedpg.bench import bench
+
+    bench(renamed(command.task)[0], command.quick, command.trajectories, command.agents)
+    return 0

@@ -1,0 +1,82 @@
+"""`fedpg evaluate` and `fedpg play`: what a trained policy does."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from rich.console import Console
+from rich.table import Table
+
+from fedpg.cli.arguments import check_positive, check_seed, load_policy_of
+
+
+@dataclass(frozen=True)
+class Evaluate:
+    """Evaluate the policy of a run: greedy episodes from fresh starts.
+
+    Example:
+      fedpg evaluate runs/demo --episodes 100
+    """
+
+    run: Annotated[Path, tyro.conf.Positional]
+    """The run folder, or a policy file."""
+    episodes: int = 100
+    """How many greedy episodes."""
+    seed: int = 0
+    """The seed of the episodes' starts."""
+
+
+@dataclass(frozen=True)
+class Play:
+    """Render the policy of a run, acting greedily, to an animated GIF.
+
+    Example:
+      fedpg play runs/demo --out cartpole.gif
+    """
+
+    run: Annotated[Path, tyro.conf.Positional]
+    """The run folder, or a policy file."""
+    out: Path = Path("play.gif")
+    """The file to write."""
+    episodes: int = 1
+    """How many episodes."""
+    seed: int = 0
+    """The seed of the episodes' starts."""
+
+
+def run_evaluate(command: Evaluate) -> int:
+    import jax
+
+    from fedpg.training.rounds import make_evaluator
+
+    check_positive("episodes", command.episodes)
+    check_seed(command.seed)
+    problem, params = load_policy_of(command.run)
+    returns = make_evaluator(problem, command.episodes)(params, jax.random.key(command.seed)).returns
+    mean, std = float(returns.mean()), float(returns.std())
+    error = std / command.episodes**0.5
+    table = Table(title=f"{problem.config.task}: greedy policy of {command.run}")
+    cells = {
+        "episodes": f"{command.episodes}",
+        "mean return": f"{mean:.1f} ± {error:.1f}",
+        "std": f"{std:.1f}",
+        "worst": f"{float(returns.min()):.1f}",
+        "best": f"{float(returns.max()):.1f}",
+    }
+    for name in cells:
+        table.add_column(name, justify="right")
+    table.add_row(*cells.values())
+    Console().print(table)
+    return 0
+
+
+def run_play(command: Play) -> int:
+    from fedpg.play import render
+
+    check_positive("episodes", command.episodes)
+    check_seed(command.seed)
+    problem, params = load_policy_of(command.run)
+    returns = render(problem, params, command.out, command.episodes, command.seed)
+    print(f"{command.out}: {len(returns)} episode(s), return {', '.join(f'{r:.0f}' for r in returns)}")
+    return 0

@@ -1,0 +1,101 @@
+"""`fedpg train`."""
+
+import argparse
+import dataclasses
+import os
+import shlex
+import signal
+import sys
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Annotated
+
+import tyro
+
+from fedpg.cli.arguments import parse_seeds
+from fedpg.config import Config, ConfigError, defaults, refuse_idle_attack, renamed, validate
+from fedpg.storage import read_config
+
+
+@dataclass(frozen=True)
+class Train:
+    """Train a policy by a federation of agents in this process.
+
+    Examples:
+      fedpg train --byzantine 3 --attack sign-flipping
+      fedpg train --preset released --seeds 0:10 --out runs/released
+      fedpg train --task LunarLander-v3
+      fedpg train --task my_package.my_module:make_environment
+      fedpg train --attack my_package.my_module:my_attack --byzantine 3
+    """
+
+    config: Annotated[Config, tyro.conf.arg(name="")]
+    seeds: str = "0"
+    """One seed (`3`), several (`0,1,5`), or a range without its end (`0:10`)."""
+    out: Path | None = None
+    """The run folder; by default a new one under `runs/`."""
+    resume: bool = False
+    """Go on with the run in `--out` from its checkpoint, or start it if there is none."""
+    quiet: bool = False
+    """No progress, only the summary."""
+
+
+def train_defaults(arguments: list[str]) -> Train:
+    """What decides the other defaults is looked up first: a run to resume, or the preset, task and algorithm."""
+    first = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    first.add_argument("--task", default="CartPole-v1")
+    first.add_argument("--preset")
+    first.add_argument("--algorithm", default="fedpg-br")
+    first.add_argument("--out", type=Path)
+    first.add_argument("--resume", action="store_true")
+    try:
+        chosen, _ = first.parse_known_args(arguments)
+    except argparse.ArgumentError:
+        return Train(defaults())  # the real parser says what is wrong
+    if chosen.resume and chosen.out is not None:
+        folders = [chosen.out] if (chosen.out / "config.json").exists() else sorted(chosen.out.glob("seed-*"))
+        found = [read_config(folder) for folder in folders if (folder / "config.json").exists()]
+        if found:
+            return Train(found[0][0], seeds=",".join(str(seed) for _, seed in found))
+    return Train(defaults(chosen.task, chosen.preset, chosen.algorithm))
+
+
+def run_train(command: Train) -> int:
+    from fedpg.agents import make_problem
+    from fedpg.plots import plot_curve
+    from fedpg.summary import print_summary, title_of
+    from fedpg.training import train_seeds
+    from fedpg.training.progress import make_reporter
+
+    task, note = renamed(command.config.task)
+    if note:
+        print(f"fedpg: {note}", file=sys.stderr)
+    config = validate(dataclasses.replace(command.config, task=task))
+    refuse_idle_attack(config)
+    problem = make_problem(config)
+    seeds = parse_seeds(command.seeds)
+    if command.resume and command.out is None:
+        raise ConfigError("resume goes on with the run in a folder: give it with --out")
+    stop = threading.Event()
+
+    def on_interrupt(number: int, frame: FrameType | None) -> None:
+        if stop.is_set():  # a second Ctrl-C does not wait
+            os._exit(130)  # what is written is written whole, so nothing more is lost
+        print("fedpg: stopping after this round (again: at once)", file=sys.stderr)
+        stop.set()
+
+    previous = {number: signal.signal(number, on_interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        runs = train_seeds(problem, seeds, command.out, command.resume, make_reporter(config, command.quiet), stop)
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+    folder = runs[0].folder if len(runs) == 1 else runs[0].folder.parent
+    plot_curve(folder / "curve.png", [run.records for run in runs], title_of(config))
+    print_summary(runs, folder)
+    if not all(run.finished for run in runs):
+        print(f"Interrupted. Go on with: fedpg train --out {shlex.quote(str(folder))} --resume", file=sys.stderr)
+        return 130
+    return 0
