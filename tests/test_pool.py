@@ -17,7 +17,7 @@ import gym_probes
 from fedpg.attacks import ATTACKS
 from fedpg.config import SimulationError, make_config
 from fedpg.environments import Pool, join, lanes, make_environment, rollout, tasks
-from fedpg.environments.pool import SLACK
+from fedpg.environments.pool import SLACK, EnvPoolSimulator
 from fedpg.environments.tasks import gymnasium_pool
 from fedpg.estimators import PACKED_BLOCK, correction, gradient, influences, log_probs, make_estimator, weighted_score
 from fedpg.policies import categorical_mlp, gaussian_mlp, make_policy
@@ -476,6 +476,31 @@ def test_envpool_and_gymnasium_have_the_same_physics(task, tmp_path, monkeypatch
     assert sum_of_rewards > 10
     for environment in ours:
         environment.close()
+
+
+@pytest.mark.parametrize(("task", "steps"), [("LunarLander-v3", 150), ("HalfCheetah-v5", 20), ("Pendulum-v1", 200)])
+def test_envpools_own_way_in_and_out_gives_what_its_public_one_gives(task, steps):
+    import envpool
+
+    pool = make_environment(task)
+    seeds = np.array([5, 6, 7, 8], np.int32)
+    ours = EnvPoolSimulator(task, seeds, 2)
+    theirs = envpool.make_gymnasium(task, num_envs=4, num_threads=2, env_seed=seeds.tolist())
+    lanes = np.array([0, 1, 3], np.int32)  # a subset: the third is never stepped
+    np.testing.assert_array_equal(ours.start(lanes), theirs.reset(lanes)[0])
+    rng = np.random.default_rng(0)
+    ended = 0
+    for _ in range(steps):
+        actions = pool.to_task(at_random(rng, np.zeros((len(lanes), pool.observations)), pool))
+        mine = ours.step(lanes, actions)
+        seen, rewards, terminated, truncated, _ = theirs.step(actions, lanes)
+        for a, b in zip(mine, (seen, rewards, terminated | truncated), strict=True):
+            np.testing.assert_array_equal(a, b)
+        ended += int(mine[2].sum())
+        lanes = lanes[~mine[2]]
+        if not len(lanes):
+            break
+    assert ended == (0 if task == "HalfCheetah-v5" else 3)
 
 
 @pytest.mark.filterwarnings("ignore:builtin type:DeprecationWarning", "ignore:ks_2samp")
