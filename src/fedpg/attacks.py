@@ -3,7 +3,6 @@
 To add an attack, write one function that returns an `Attack`, and name it in ATTACKS.
 """
 
-import importlib
 import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -13,6 +12,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from fedpg.config import Config, ConfigError, unknown
+from fedpg.environments.tasks import import_object
 from fedpg.trajectories import Trajectories
 
 Message = Callable[[Array, Array, Array, tuple[slice, ...]], Array]
@@ -186,15 +186,6 @@ def as_attack(attack: Any) -> Attack:
     if callable(attack):
         return Attack(message=attack)
     raise ConfigError(f"an attack is an Attack or a function of (keys, gradients, byzantine, tensors), not {attack!r}")
-
-
-def import_object(kind: str, path: str) -> Any:
-    """What `package.module:name` points at."""
-    module, _, name = path.partition(":")
-    try:
-        return getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(f"cannot load the {kind} {path!r}: {error}. It must be package.module:name.") from error
 
 
 def _mean_of(rows: Array, chosen: Array) -> Array:

@@ -1,5 +1,6 @@
 """`fedpg bench`."""
 
+import sys
 from dataclasses import dataclass
 
 from fedpg.config import renamed
@@ -28,5 +29,8 @@ class Bench:
 def run_bench(command: Bench) -> int:
     from fedpg.bench import bench
 
-    bench(renamed(command.task)[0], command.quick, command.trajectories, command.agents)
+    task, note = renamed(command.task)
+    if note:
+        print(f"fedpg: {note}", file=sys.stderr)
+    bench(task, command.quick, command.trajectories, command.agents)
     return 0

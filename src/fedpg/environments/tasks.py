@@ -59,13 +59,18 @@ def make_environment(task: str | Factory) -> Environment | Pool:
     )
 
 
+def import_object(kind: str, path: str, name: str = "name") -> Any:
+    """What `package.module:name` points at: a user's own task or attack."""
+    module, _, attribute = path.partition(":")
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(f"cannot load the {kind} {path!r}: {error}. It must be package.module:{name}.") from error
+
+
 def import_factory(path: str) -> Factory:
     """The function that `package.module:factory` points at."""
-    module, _, name = path.partition(":")
-    try:
-        factory = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(f"cannot load the task {path!r}: {error}. It must be package.module:factory.") from error
+    factory = import_object("task", path, "factory")
     if not callable(factory):
         raise ConfigError(f"the task {path!r} is not a function that makes a Gymnasium environment")
     return factory
