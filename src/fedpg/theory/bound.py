@@ -221,7 +221,9 @@ def conditions(setting: Setting) -> list[Condition]:
     """What Theorem 1 and its proof ask for, with both sides.
 
     The exponential condition e^(delta B / (2 (1 - 2 delta))) <= 2K/delta <= e^(B/2) is in logarithms: its two sides
-    overflow otherwise. Where a condition of the proof is stronger than the theorem's, both are here.
+    overflow otherwise. Where a condition of the proof is stronger than the theorem's, both are here. What is left of the
+    step is 1 - L eta - 1/B - 1/(2 (1 - 2 eta^2 Phi B - 2 L eta^3 Phi B^2)). The lemma on E||v||^2 bounds the square of an
+    L_g-Lipschitz difference by L_g, where L_g^2 is meant: Phi as printed is enough for L_g <= 1 only.
     """
     s, c = check(setting), constants(setting)
     delta, eta, batch = delta_of(s), step_of(s), s.batch
@@ -240,8 +242,8 @@ def conditions(setting: Setting) -> list[Condition]:
         ("proof", "L eta <= 1/16", c.L * eta, 1 / 16),
         ("proof", "eta^2 Phi B <= 1/20", square, 1 / 20),
         ("proof", "L eta^3 Phi B^2 <= 1/20", cubic, 1 / 20),
-        ("proof", "1/4 <= 1 - L eta - 1/B - 1/(2 (1 - 2 eta^2 Phi B - 2 L eta^3 Phi B^2))", 0.25, kept),
-        ("proof", "L_g <= 1 (Phi has L_g where the lemma on v needs L_g^2)", c.L_g, 1),
+        ("proof", "1/4 <= what is left of the step", 0.25, kept),
+        ("proof", "L_g <= 1 (or L_g^2 in Phi)", c.L_g, 1),
     ]
     return [
         Condition(NAMES[i], source, formula, float(left), float(right), paper_violations(NAMES[i]))

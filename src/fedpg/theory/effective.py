@@ -1,4 +1,4 @@
-"""What the theorem's constants are in truth on a tabular MDP, where they can be measured, along the way of the learner."""
+"""What the theorem's constants are in truth on a tabular MDP, along the way of a perfect learner."""
 
 from typing import NamedTuple
 
@@ -24,7 +24,7 @@ class Effective(NamedTuple):
     variance: float  # E||g - grad J||^2 of one trajectory
     largest: float  # max ||g - grad J|| over the sample; its sigma
     gap: float  # J* - J_0
-    first: float  # ||grad J(theta_0)||^2
+    steepest: float  # ||grad J||^2
 
     @property
     def psi(self) -> float:
@@ -51,12 +51,13 @@ def effective(lab: Lab, step: float = 2.0, points: tuple[int, ...] = (0, 3, 10, 
             each = jax.vmap(lambda key: correction(lab, theta + AHEAD * unit, theta, key, 1, 1))(keys)
             return jnp.mean(jnp.sum(each**2, axis=(1, 2))) / (2 * AHEAD**2)
 
-        return curvature(mdp, theta), jnp.max(jax.lax.map(size, units)), jnp.mean(spread), jnp.max(spread)
+        steep = jnp.sum(exact_gradient(mdp, theta) ** 2)
+        return curvature(mdp, theta), jnp.max(jax.lax.map(size, units)), jnp.mean(spread), jnp.max(spread), steep
 
     seen = np.array([at(theta, jax.random.key(i)) for i, theta in enumerate(path)])
-    smoothness, corrected, variance, largest = seen.max(axis=0).tolist()
+    smoothness, corrected, variance, largest, steepest = seen.max(axis=0).tolist()
     gap = float(best_return(mdp) - exact_return(mdp, path[0]))
-    return Effective(smoothness, corrected, variance, largest**0.5, gap, float(jnp.sum(exact_gradient(mdp, path[0]) ** 2)))
+    return Effective(smoothness, corrected, variance, largest**0.5, gap, steepest)
 
 
 def deviations(lab: Lab, theta: Array, key: Array, count: int) -> Array:

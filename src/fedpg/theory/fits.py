@@ -83,5 +83,3 @@ def excess_exponent(x: Sequence[float], draws: Sequence[np.ndarray], base: np.nd
 def quantity(draws: np.ndarray) -> Estimate:
     """A number and its bootstrap draws, as an estimate."""
     return estimate(draws[0], draws[1:])
-
-

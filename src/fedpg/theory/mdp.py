@@ -1,8 +1,8 @@
 """Small tabular MDPs with softmax policies: J, its gradient and its curvature exactly, by dynamic programming.
 
-theta is a table [S, A], pi(a | s) = softmax(theta[s])_a. Every state-action pair has a few successors, so that a step of
-a simulated episode costs two small lookups. Trajectories are the package's own, with the state's number in place of an
-observation, and so are the estimators' weights; only the sum of weighted scores is written out here, because for a
+theta is a table [S, A], pi(a | s) = softmax(theta[s])_a. Every state-action pair has a few successors, so that a step
+of a simulated episode costs two small lookups. Trajectories are the package's own, with the state's number in place of
+an observation, and so are the estimators' weights; only the sum of weighted scores is written out here, because for a
 table it is a count.
 """
 

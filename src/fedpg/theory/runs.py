@@ -74,14 +74,14 @@ class Sizes(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What a round did, in every repetition."""
+    """What a round did, in every repetition; arrays of JAX, or of NumPy once they are measured."""
 
-    gradient: Array  # ||grad J||^2 after the round
-    error: Array  # ||e_t||^2 = ||mu_t - grad J||^2 before it
-    inner: Array  # N_t
-    honest: Array  # the share of honest agents that were accepted
-    liars: Array  # the share of Byzantine ones; 0 if there is none
-    rule: Array  # the index into RULES
+    gradient: Any  # ||grad J||^2 after the round
+    error: Any  # ||e_t||^2 = ||mu_t - grad J||^2 before it
+    inner: Any  # N_t
+    honest: Any  # the share of honest agents that were accepted
+    liars: Any  # the share of Byzantine ones; 0 if there is none
+    rule: Any  # the index into RULES
 
 
 def agent_gradients(lab: Lab, theta: Array, key: Array, batch: Array | int, width: int) -> Array:

@@ -1,4 +1,4 @@
-"""An attack that knows everything: the honest replies, the true gradient and the filter; it tries lies and keeps the worst."""
+"""An attack that knows the honest replies, the true gradient and the filter: it tries lies, and sends the worst."""
 
 from collections.abc import Callable
 
@@ -33,15 +33,17 @@ def drop(verdict: Verdict, truth: Array, honest: Array) -> Array:
 
 AIMS: dict[str, Aim] = {"search-error": error, "search-backwards": backwards, "search-drop": drop}
 
-REACH = (0.03, 0.06, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0, 1.05, 1.1, 1.2, 1.4, 1.7, 2.0, 3.0)
+REACH_1 = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.3, 1.6, 2.0)
+REACH_2 = (0.5, 0.8, 1.0, 1.2, 1.5)
+"""How far the lies go, in radii of R1 and of R2."""
 
 
-def search(config: Config, aim: Aim, random_directions: int = 3) -> Lie:
-    """All colluders send the honest mean moved by a step: the worst of many directions and lengths, by the filter itself.
+def search(config: Config, aim: Aim, random_directions: int = 2) -> Lie:
+    """The colluders send the honest mean moved by a step: the worst of many, by what the filter itself makes of it.
 
     Directions: against the true gradient; along the honest mean's own error; to and away from the honest reply that
-    is farthest out; random ones. Lengths: shares of the radii of R1 and of R2. Each is tried whole, and with half of
-    the colluders honest, which can pull the centre without being seen. To stay silent (honest) is a candidate too.
+    is farthest out; random ones. Lengths: shares of the radii of R1 and of R2. All colluders send the lie, or half of
+    them while the others stay honest. The honest mean itself is a candidate too.
     """
     liars = config.byzantine
     honest = jnp.arange(config.agents) < config.agents - liars
@@ -55,21 +57,20 @@ def search(config: Config, aim: Aim, random_directions: int = 3) -> Lie:
         units = directions / jnp.maximum(jnp.linalg.norm(directions, axis=1, keepdims=True), 1e-12)
         second = 2 * sigma
         first = second * jnp.sqrt(concentration(config.agents, config.delta) / batch)
-        lengths = jnp.concatenate([jnp.array(REACH) * first, jnp.array(REACH) * second])
+        lengths = jnp.concatenate([jnp.array(REACH_1) * first, jnp.array(REACH_2) * second])
         points = (mean + lengths[:, None, None] * units).reshape(-1, mean.shape[0])  # [n, D]
-        half = jnp.arange(config.agents) >= config.agents - (liars + 1) // 2
+        everyone, half = ~honest, jnp.arange(config.agents) >= config.agents - (liars + 1) // 2
+        points = jnp.concatenate([mean[None], points, points[::2]])
+        whole = jnp.arange(points.shape[0]) <= lengths.shape[0] * units.shape[0]
 
-        def sent(point: Array, who: Array) -> Array:
-            return jnp.where(who[:, None], point, gradients)
+        def sent(i: Array) -> Array:
+            return jnp.where(jnp.where(whole[i], everyone, half)[:, None], points[i], gradients)
 
-        def score(point: Array, who: Array) -> Array:
-            replies = Replies(sent(point, who), jnp.full(config.agents, mean.shape[0]))
+        def score(i: Array) -> Array:
+            replies = Replies(sent(i), jnp.full(config.agents, mean.shape[0]))
             verdict = make_filter(config)(replies, sigma, jnp.float32(batch), config)
             return aim(verdict, truth, honest)
 
-        everyone = jnp.stack([~honest, half, jnp.zeros_like(honest)])  # [3, K]
-        scores = jax.vmap(lambda who: jax.lax.map(lambda p: score(p, who), points, batch_size=32))(everyone)
-        which, where = jnp.unravel_index(jnp.argmax(scores), scores.shape)
-        return sent(points[where], everyone[which])
+        return sent(jnp.argmax(jax.lax.map(score, jnp.arange(points.shape[0]), batch_size=32)))
 
     return lie
