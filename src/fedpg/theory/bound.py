@@ -221,9 +221,9 @@ def conditions(setting: Setting) -> list[Condition]:
     """What Theorem 1 and its proof ask for, with both sides.
 
     The exponential condition e^(delta B / (2 (1 - 2 delta))) <= 2K/delta <= e^(B/2) is in logarithms: its two sides
-    overflow otherwise. Where a condition of the proof is stronger than the theorem's, both are here. What is left of the
-    step is 1 - L eta - 1/B - 1/(2 (1 - 2 eta^2 Phi B - 2 L eta^3 Phi B^2)). The lemma on E||v||^2 bounds the square of an
-    L_g-Lipschitz difference by L_g, where L_g^2 is meant: Phi as printed is enough for L_g <= 1 only.
+    overflow otherwise. Where a condition of the proof is stronger than the theorem's, both are here. What is left of
+    the step is 1 - L eta - 1/B - 1/(2 (1 - 2 eta^2 Phi B - 2 L eta^3 Phi B^2)). The lemma on E||v||^2 bounds the square
+    of an L_g-Lipschitz difference by L_g, where L_g^2 is meant: Phi as printed is enough for L_g <= 1 only.
     """
     s, c = check(setting), constants(setting)
     delta, eta, batch = delta_of(s), step_of(s), s.batch

@@ -12,6 +12,8 @@ from fedpg.theory.mdp import ascent, best_return, curvature, exact_gradient, exa
 from fedpg.theory.runs import Lab, correction
 
 SAMPLE = 4096
+POINTS = (0, 3, 10, 30, 100)
+"""The steps of the ascent at which it is measured."""
 AHEAD = 0.1
 """How far apart the two policies are between which the correction's size is measured."""
 
@@ -32,7 +34,7 @@ class Effective(NamedTuple):
         return (self.smoothness * self.correction) ** (1 / 3)
 
 
-def effective(lab: Lab, step: float = 2.0, points: tuple[int, ...] = (0, 3, 10, 30, 100)) -> Effective:
+def effective(lab: Lab, step: float = 2.0, points: tuple[int, ...] = POINTS) -> Effective:
     """Measured at some points of the ascent; the expectations from a sample, the rest exactly."""
     mdp = lab.mdp
     path = ascent(mdp, step, max(points) + 1)[jnp.array(points)]  # [n, S, A]

@@ -7,6 +7,7 @@ the measured variance in place of the bound's. Steps are those of each method's 
 b = B^(2/3); 1/(2 Psi B^(2/3)) for FedPG-BR with b = 1 and geometric N, as Theorem 1 has it.
 """
 
+import functools
 import math
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
@@ -17,10 +18,10 @@ import numpy as np
 from jax import Array
 
 from fedpg.attacks import ATTACKS
-from fedpg.theory.effective import Effective
+from fedpg.theory.effective import POINTS, Effective, effective
 from fedpg.theory.fits import Estimate, hitting
-from fedpg.theory.mdp import Tabular
-from fedpg.theory.runs import Advance, Lab, Outcome, Sizes, compile_lab, make_lab
+from fedpg.theory.mdp import MDPS, Tabular
+from fedpg.theory.runs import Advance, Judged, Lab, Outcome, Sizes, compile_aggregate, make_lab
 from fedpg.theory.search import AIMS, search
 
 Result = dict[str, Any]
@@ -36,7 +37,7 @@ BLOCK = 8
 class Scale(NamedTuple):
     """How much is measured; the code is the same."""
 
-    repetitions: int = 16
+    repetitions: int = 24
     halvings: tuple[tuple[str, int], ...] = (("chain", 4), ("grid", 3), ("garnet", 3))
     """How often epsilon is halved, from a third of the largest ||grad J||^2 on the way of a perfect learner."""
     agents: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -44,7 +45,7 @@ class Scale(NamedTuple):
     liars: tuple[int, ...] = (0, 1, 2, 3, 4, 5, 6, 7, 8, 9)  # of 20 agents
     crowds: tuple[int, ...] = (10, 20, 40, 80)  # K, where the aggregate's error is swept over it
     draws: int = 512  # of the aggregate at a fixed policy
-    rounds: int = 1000  # at most
+    rounds: int = 400  # at most
 
 
 QUICK = Scale(
@@ -76,7 +77,7 @@ class Runs(NamedTuple):
     gradient: np.ndarray  # [T, R]: ||grad J||^2
     agent: np.ndarray  # [T, R]: trajectories of one agent so far
     server: np.ndarray  # [T, R]: trajectories of the server so far
-    outcome: Outcome
+    judged: Judged
 
     def hits(self, epsilon: float, average: bool = True, server: bool = False) -> np.ndarray:
         """Trajectories until epsilon, and bootstrap draws; of an agent, with or without the server's."""
@@ -100,7 +101,7 @@ def run_until(
         keys = jax.random.split(jax.random.fold_in(key, len(blocks)), (scale.repetitions, BLOCK))
         theta, outcome = advance(theta, keys, sizes)
         blocks.append(jax.tree.map(np.asarray, outcome))
-        done = Outcome(*(np.concatenate(parts) for parts in zip(*blocks, strict=True)))
+        done: Outcome = jax.tree.map(lambda *parts: np.concatenate(parts), *blocks)
         average = float(done.gradient.mean())
         last = float(blocks[-1].gradient.mean())
         note(min(1.0, 0.85 * epsilon / average))
@@ -110,7 +111,7 @@ def run_until(
     server = np.cumsum(done.inner, axis=0) * int(sizes.minibatch)
     if int(sizes.fixed) == 1:
         server = 0 * server  # plain policy gradient has no inner loop
-    return Runs(done.gradient, rounds * int(sizes.batch), server, done)
+    return Runs(done.gradient, rounds * int(sizes.batch), server, done.judged)
 
 
 def curve(runs: Runs, points: int = 60) -> list[list[float]]:
@@ -146,11 +147,15 @@ def attackers(mdp: Tabular, liars: int, attack: str, **settings: Any) -> Lab:
     return lab._replace(attack=ATTACKS[attack]("text"))
 
 
-def aggregates(lab: Lab, theta: Array, draws: int, cases: Iterable[tuple[int, float]], seed: int = 3) -> list[Outcome]:
-    """One round's verdicts at a fixed policy, `draws` of them, for each (B, sigma); nothing is learnt.  [draws]"""
-    repetitions = min(draws, 64)
-    advance = compile_lab(lab, repetitions, 32)
-    thetas = jnp.broadcast_to(theta, (repetitions, *theta.shape))
-    keys = jax.random.split(jax.random.key(seed), (repetitions, draws // repetitions))
-    all_of = (advance(thetas, keys, Sizes(batch, 1, 0.0, 1, sigma))[1] for batch, sigma in cases)
-    return [jax.tree.map(lambda x: np.asarray(x).ravel(), outcome) for outcome in all_of]
+def aggregates(lab: Lab, theta: Array, draws: int, cases: Iterable[tuple[int, float]], seed: int = 3) -> list[Judged]:
+    """The filter's verdicts at a fixed policy, `draws` of them, for each (B, sigma); nothing is learnt.  [draws]"""
+    compiled = compile_aggregate(lab, 32)
+    keys = jax.random.split(jax.random.key(seed), draws)
+    found = (compiled(theta, keys, Sizes(batch, 1, 0.0, 1, sigma)) for batch, sigma in cases)
+    return [jax.tree.map(np.asarray, judged) for judged in found]
+
+
+@functools.cache
+def constants_of(name: str, estimator: str = "gpomdp", points: tuple[int, ...] = POINTS) -> Effective:
+    """The measured constants of an MDP, once for all experiments."""
+    return effective(make_lab(MDPS[name](), estimator=estimator), points=points)

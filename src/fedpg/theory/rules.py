@@ -1,5 +1,6 @@
 """The aggregate's error against its lemma, how often R1 fails, and whom the filters turn away; at a fixed policy."""
 
+import functools
 from typing import Any
 
 import jax
@@ -9,7 +10,8 @@ from jax import Array
 
 from fedpg.agents import Replies
 from fedpg.aggregators import RULES, concentration, make_filter
-from fedpg.theory.effective import Effective, calibrated_sigma, effective
+from fedpg.config import Config
+from fedpg.theory.effective import Effective, calibrated_sigma
 from fedpg.theory.fits import means, quantity
 from fedpg.theory.lab import (
     AGENTS,
@@ -20,10 +22,11 @@ from fedpg.theory.lab import (
     aggregates,
     as_json,
     attackers,
+    constants_of,
     rounded,
 )
 from fedpg.theory.mdp import MDPS, exact_gradient
-from fedpg.theory.runs import DELTA, Outcome, agent_gradients, make_lab
+from fedpg.theory.runs import DELTA, Judged, agent_gradients, make_lab
 from fedpg.theory.search import AIMS
 
 
@@ -36,10 +39,10 @@ def lemma_bound(agents: int, batch: int, alpha: float, sigma: float, delta: floa
 def experiment_error(scale: Scale, note: Note) -> Result:
     """E||e_t||^2 under the lie that makes it largest, against the lemma's bound, over K, B and alpha."""
     mdp = MDPS["chain"]()
-    known = effective(make_lab(mdp))
+    known = constants_of("chain")
     theta = jnp.zeros((mdp.states, mdp.actions))
 
-    def row(sweep: str, agents: int, liars: int, batch: int, attack: str, seen: Outcome) -> Result:
+    def row(sweep: str, agents: int, liars: int, batch: int, attack: str, seen: Judged) -> Result:
         bound = lemma_bound(agents, batch, liars / agents, known.largest, DELTA)
         error = quantity(means(seen.error))
         return {
@@ -82,7 +85,7 @@ def experiment_rules(scale: Scale, note: Note) -> Result:
     """How often R1 fails against delta; how often each filter turns honest agents away, and under which attack."""
     mdp = MDPS["chain"]()
     theta = jnp.zeros((mdp.states, mdp.actions))
-    known = effective(make_lab(mdp), points=(0,))  # of this policy
+    known = constants_of("chain", points=(0,))  # of this policy
     note(0.05, "R1 against delta")
     failures, farthest = _failures(theta, known, 8 * scale.draws)
     honest = make_lab(mdp, agents=SMALL, delta=PAPER_DELTA)
@@ -130,17 +133,8 @@ def _failures(theta: Array, known: Effective, draws: int) -> tuple[list[Result],
     rows = []
     for delta in DELTAS:
         config = make_lab(honest.mdp, agents=SMALL, alpha=0.0, delta=delta).config
-        judge = make_filter(config)
-
-        def lost(sigma: Array) -> Array:
-            def one(mine: Array) -> Array:
-                replies = Replies(mine, jnp.full(SMALL, mine.shape[1]))
-                return judge(replies, sigma, jnp.float32(BATCH), config).rule != RULES.index("R1")  # noqa: B023
-
-            return jnp.mean(jax.vmap(one)(gradients))
-
         sigmas = jnp.array(shares) * rms
-        fails = np.asarray(jax.jit(lambda values: jax.lax.map(lost, values))(sigmas))
+        fails = np.asarray(_lost(config, gradients, sigmas))
         radius = np.asarray(sigmas) * (concentration(SMALL, delta) / BATCH) ** 0.5
         outside = [float(jnp.mean(away > r)) for r in radius]
         rows.append(
@@ -153,3 +147,14 @@ def _failures(theta: Array, known: Effective, draws: int) -> tuple[list[Result],
             }
         )
     return rows, float(jnp.max(away))
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _lost(config: Config, gradients: Array, sigmas: Array) -> Array:
+    """The share of rounds, gradients [n, K, D], in which R1 does not stand, for each sigma."""
+
+    def one(mine: Array, sigma: Array) -> Array:
+        replies = Replies(mine, jnp.full(mine.shape[0], mine.shape[1]))
+        return make_filter(config)(replies, sigma, jnp.float32(BATCH), config).rule != RULES.index("R1")
+
+    return jax.lax.map(lambda sigma: jnp.mean(jax.vmap(lambda mine: one(mine, sigma))(gradients)), sigmas)

@@ -23,6 +23,8 @@ DELTA = 1e-5
 """The lab's delta: at most 1/(5KB), as the theorem asks, while K B <= 20,000."""
 LANES = 4096
 """Episodes that are simulated side by side: their buffers fit the cache."""
+SIDE_BY_SIDE = 32
+"""Rounds at a fixed policy that are simulated side by side."""
 
 Lie = Callable[[Array, Array, Array, Array, Array], Array]
 """(key, gradients [K, D], the true gradient [D], sigma, B) -> what Byzantine agents send [K, D]."""
@@ -73,15 +75,21 @@ class Sizes(NamedTuple):
     sigma: Array | float = jnp.inf
 
 
-class Outcome(NamedTuple):
-    """What a round did, in every repetition; arrays of JAX, or of NumPy once they are measured."""
+class Judged(NamedTuple):
+    """What the filter did, in every repetition; arrays of JAX, or of NumPy once they are measured."""
 
-    gradient: Any  # ||grad J||^2 after the round
-    error: Any  # ||e_t||^2 = ||mu_t - grad J||^2 before it
-    inner: Any  # N_t
+    error: Any  # ||e_t||^2 = ||mu_t - grad J||^2
     honest: Any  # the share of honest agents that were accepted
     liars: Any  # the share of Byzantine ones; 0 if there is none
     rule: Any  # the index into RULES
+
+
+class Outcome(NamedTuple):
+    """What a round did."""
+
+    gradient: Any  # ||grad J||^2 after it
+    inner: Any  # N_t
+    judged: Judged
 
 
 def agent_gradients(lab: Lab, theta: Array, key: Array, batch: Array | int, width: int) -> Array:
@@ -131,16 +139,31 @@ def correction(lab: Lab, theta: Array, theta_0: Array, key: Array, count: Array 
     return jax.lax.fori_loop(0, -(-count // width), chunk, jnp.zeros_like(theta)) / count
 
 
-def one_round(
-    lab: Lab, theta: Array, key: Array, sizes: Sizes, width: int, inner_width: int
-) -> tuple[Array, Outcome, Verdict]:
-    """Algorithm 1's round for one repetition; its lines are tagged."""
-    k_agents, k_attack, k_inner, k_law = jax.random.split(key, 4)
+def aggregate(lab: Lab, theta: Array, key: Array, sizes: Sizes, width: int) -> tuple[Verdict, Array]:
+    """What the filter makes of a round's replies (lines 3 to 7), and the true gradient [D]."""
+    k_agents, k_attack = jax.random.split(key)
     truth = exact_gradient(lab.mdp, theta).ravel()
     gradients = agent_gradients(lab, theta, k_agents, sizes.batch, width)  # lines 3-6
     sigma = jnp.float32(sizes.sigma)
     replies = replies_of(lab, gradients, truth, k_attack, sigma, sizes.batch)
-    verdict = make_filter(lab.config)(replies, sigma, jnp.float32(sizes.batch), lab.config)  # line 7
+    return make_filter(lab.config)(replies, sigma, jnp.float32(sizes.batch), lab.config), truth  # line 7
+
+
+def judged(lab: Lab, verdict: Verdict, truth: Array) -> Judged:
+    """How far off the aggregate is, and who is in it."""
+    liars = lab.config.byzantine
+    return Judged(
+        error=jnp.sum((verdict.gradient - truth) ** 2),
+        honest=jnp.mean(verdict.accepted[: lab.config.agents - liars]),
+        liars=jnp.mean(verdict.accepted[lab.config.agents - liars :]) if liars else jnp.float32(0.0),
+        rule=verdict.rule,
+    )
+
+
+def one_round(lab: Lab, theta: Array, key: Array, sizes: Sizes, width: int, inner_width: int) -> tuple[Array, Outcome]:
+    """Algorithm 1's round for one repetition, its lines tagged."""
+    k_aggregate, k_inner, k_law = jax.random.split(key, 3)
+    verdict, truth = aggregate(lab, theta, k_aggregate, sizes, width)  # lines 3-7
     mu = verdict.gradient.reshape(theta.shape)
     # Line 8: P(N = n) = G^n (1 - G), G = B / (B + b).
     log_g = jnp.log(sizes.batch / (sizes.batch + sizes.minibatch))
@@ -155,16 +178,7 @@ def one_round(
     # At n = 0 the correction is exactly zero.
     first = (jnp.minimum(n, 1), jnp.where(n > 0, theta + sizes.step * mu, theta))
     _, after = jax.lax.while_loop(lambda carry: carry[0] < n, step, first)
-    liars = lab.config.byzantine
-    outcome = Outcome(
-        gradient=jnp.sum(exact_gradient(lab.mdp, after) ** 2),
-        error=jnp.sum((verdict.gradient - truth) ** 2),
-        inner=n,
-        honest=jnp.mean(verdict.accepted[: lab.config.agents - liars]),
-        liars=jnp.mean(verdict.accepted[lab.config.agents - liars :]) if liars else jnp.float32(0.0),
-        rule=verdict.rule,
-    )
-    return after, outcome, verdict
+    return after, Outcome(jnp.sum(exact_gradient(lab.mdp, after) ** 2), n, judged(lab, verdict, truth))
 
 
 Advance = Callable[[Array, Array, Sizes], tuple[Array, Outcome]]
@@ -180,8 +194,22 @@ def compile_lab(lab: Lab, repetitions: int, batch: int, minibatch: int = 1) -> A
     @jax.jit
     def advance(theta: Array, keys: Array, sizes: Sizes) -> tuple[Array, Outcome]:
         def rounds(theta: Array, keys: Array) -> tuple[Array, Outcome]:
-            return jax.vmap(lambda t, k: single(t, k, sizes)[:2])(theta, keys)
+            return jax.vmap(lambda t, k: single(t, k, sizes))(theta, keys)
 
         return jax.lax.scan(rounds, theta, keys.T)
 
     return advance
+
+
+def compile_aggregate(lab: Lab, batch: int) -> Callable[[Array, Array, Sizes], Judged]:
+    """(theta [S, A], keys [n], sizes) -> what the filter made of n rounds' replies at that policy, compiled.  [n]"""
+    width = max(1, min(batch, LANES // (SIDE_BY_SIDE * lab.config.agents)))
+
+    @jax.jit
+    def draws(theta: Array, keys: Array, sizes: Sizes) -> Judged:
+        def one(key: Array) -> Judged:
+            return judged(lab, *aggregate(lab, theta, key, sizes, width))
+
+        return jax.lax.map(one, keys, batch_size=SIDE_BY_SIDE)
+
+    return draws

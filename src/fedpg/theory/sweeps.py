@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from fedpg.theory.effective import calibrated_sigma, effective
+from fedpg.theory.effective import calibrated_sigma
 from fedpg.theory.fits import excess_exponent, exponent, means, quantity
 from fedpg.theory.lab import (
     AGENTS,
@@ -15,6 +15,7 @@ from fedpg.theory.lab import (
     aggregates,
     as_json,
     attackers,
+    constants_of,
     curve,
     rounded,
     run_until,
@@ -38,7 +39,7 @@ def experiment_epsilon(scale: Scale, note: Note) -> Result:
     done, total = 0, sum(count for _, count in scale.halvings) * len(METHODS)
     for name, count in scale.halvings:
         mdp = MDPS[name]()
-        known = {e: effective(make_lab(mdp, estimator=e)) for e in ("gpomdp", "reinforce")}
+        known = {e: constants_of(name, e) for e in ("gpomdp", "reinforce")}
         measured[name] = {kind: constants._asdict() for kind, constants in known.items()}
         for method in METHODS:
             kind = "reinforce" if method == "reinforce" else "gpomdp"
@@ -88,7 +89,7 @@ def experiment_epsilon(scale: Scale, note: Note) -> Result:
 def experiment_agents(scale: Scale, note: Note) -> Result:
     """Trajectories per agent until epsilon against K, all honest, FedPG-BR with its filter at work."""
     mdp = MDPS["chain"]()
-    constants = effective(make_lab(mdp))
+    constants = constants_of("chain")
     epsilon = constants.variance / (SHARE * scale.one_agent)
     rows: list[Result] = []
     hits = []
@@ -109,8 +110,8 @@ def experiment_agents(scale: Scale, note: Note) -> Result:
                 "rounds": len(runs.gradient),
                 "per_agent": as_json(quantity(hits[-1])),
                 "last": as_json(quantity(runs.hits(epsilon, average=False))),
-                "accepted": rounded(float(runs.outcome.honest.mean())),
-                "error": as_json(quantity(means(runs.outcome.error.mean(axis=0)))),
+                "accepted": rounded(float(runs.judged.honest.mean())),
+                "error": as_json(quantity(means(runs.judged.error.mean(axis=0)))),
                 "curve": curve(runs),
             }
         )
@@ -127,7 +128,7 @@ def experiment_agents(scale: Scale, note: Note) -> Result:
 def experiment_alpha(scale: Scale, note: Note) -> Result:
     """The strongest attack by what it does to learning, then trajectories until epsilon against alpha under it."""
     mdp = MDPS["chain"]()
-    constants = effective(make_lab(mdp))
+    constants = constants_of("chain")
     theta = jnp.zeros((mdp.states, mdp.actions))
     sigma = calibrated_sigma(make_lab(mdp, agents=AGENTS), theta, jax.random.key(9))
     reference, liars = 64, 6
@@ -140,9 +141,9 @@ def experiment_alpha(scale: Scale, note: Note) -> Result:
         sizes = sizes_of("fedpg-br", reference, constants, sigma)
         runs = run_until(advance, lab, sizes, 0.0, scale._replace(rounds=40), 4)
         row: Result = {"attack": name, "gradient": as_json(quantity(means(runs.gradient.mean(axis=0))))}
-        row["error"] = as_json(quantity(means(runs.outcome.error.mean(axis=0))))
-        row["accepted"] = rounded(float(runs.outcome.liars.mean()))
-        row["honest"] = rounded(float(runs.outcome.honest.mean()))
+        row["error"] = as_json(quantity(means(runs.judged.error.mean(axis=0))))
+        row["accepted"] = rounded(float(runs.judged.liars.mean()))
+        row["honest"] = rounded(float(runs.judged.honest.mean()))
         contest.append(row)
     strongest = max(contest, key=lambda row: row["gradient"][0])["attack"]
     epsilon = constants.variance / (SHARE * 26 * AGENTS)
@@ -170,9 +171,10 @@ def experiment_alpha(scale: Scale, note: Note) -> Result:
                 "batch": batch,
                 "rounds": len(runs.gradient),
                 "error_times_B": as_json(quantity(errors[-1])),
+                "error_times_B_while_learning": as_json(quantity(batch * means(runs.judged.error.mean(axis=0)))),
                 "per_agent": as_json(quantity(hits[-1])),
-                "accepted": rounded(float(runs.outcome.liars.mean())),
-                "honest": rounded(float(runs.outcome.honest.mean())),
+                "accepted": rounded(float(runs.judged.liars.mean())),
+                "honest": rounded(float(runs.judged.honest.mean())),
             }
         )
     shares = [count / AGENTS for count in scale.liars]
