@@ -183,7 +183,7 @@ def draw_rules(result: Result) -> Figure:
         line = left.plot(x, y, color=BLUE, alpha=shade, lw=1.5, label=f"delta = {row['delta']:g}")[0]
         left.axhline(row["delta"], color=line.get_color(), alpha=0.5 * shade, lw=0.8, ls=":")
     left.axvline(1.0, color=GREY, lw=1)
-    _name(left, "sigma / root mean square of ||g - grad J||", "share of rounds in which R1 loses an honest agent",
+    _name(left, "sigma / root mean square of ||g - grad J||", "share of rounds, an honest agent lost",
           f"R1, {result['agents']} honest agents, B = {result['batch']} (dotted: delta)")  # fmt: skip
     left.set_xscale("log")
     attacks = list(dict.fromkeys(row["attack"] for row in result["rows"]))
@@ -199,7 +199,13 @@ def draw_rules(result: Result) -> Figure:
         values = np.array([r["dropped"] for r in rows], float)
         errors = [values[:, 0] - values[:, 1], values[:, 2] - values[:, 0]]
         right.bar(
-            place, values[:, 0], 0.18, yerr=errors, color=colour, label=f"{kind}, sigma {sigma}", error_kw={"lw": 1}
+            place,
+            values[:, 0],
+            0.18,
+            yerr=errors,
+            color=colour,
+            label=f"{kind}, sigma {sigma}" + ("" if values[:, 0].any() else ": none"),
+            error_kw={"lw": 1},
         )
     right.set_xticks(np.arange(len(attacks)), attacks, fontsize=8, rotation=15)
     _name(right, "", "share of honest agents dropped", f"3 of {result['agents']} lie")
