@@ -172,7 +172,9 @@ def test_there_is_a_case_for_every_condition():
 
 
 def test_the_left_exponential_condition_by_hand():
-    (condition,) = (c for c in conditions(dataclasses.replace(TABULAR, delta=0.25, batch=20)) if "left" in c.name)
+    (condition,) = (
+        c for c in conditions(dataclasses.replace(TABULAR, delta=0.25, batch=20)) if c.name == "exponential, left"
+    )
     assert condition.left == pytest.approx(0.25 * 20 / (2 * 0.5))
     assert condition.right == pytest.approx(math.log(20 / 0.25))
     assert not condition.holds

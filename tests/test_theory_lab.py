@@ -1,5 +1,6 @@
 """The lab: its rounds, its attacks, its fits, what it stores, and the commands."""
 
+import functools
 import json
 import math
 from pathlib import Path
@@ -21,7 +22,9 @@ from fedpg.theory.lab import QUICK, Scale, attackers, sizes_of
 from fedpg.theory.mdp import MDPS, exact_gradient
 from fedpg.theory.report import TABLES
 from fedpg.theory.rules import lemma_bound
-from fedpg.theory.runs import Sizes, aggregate, compile_aggregate, compile_lab, judged, make_lab, one_round
+from fedpg.theory.runs import DELTA, Sizes, aggregate, compile_aggregate, compile_lab, judged, make_lab, one_round
+
+pytestmark = pytest.mark.usefixtures("compiled_fast")
 
 CHAIN = MDPS["chain"]()
 THETA = jnp.zeros((CHAIN.states, CHAIN.actions))
@@ -36,7 +39,7 @@ def test_a_plain_round_steps_along_the_mean_of_honest_agents():
     key = jax.random.key(0)
     sizes = Sizes(8, 1, 0.5, 1, 100.0)
     after, outcome = jax.jit(lambda k: one_round(lab, THETA, k, sizes, 8, 1))(key)
-    verdict, truth = aggregate(lab, THETA, jax.random.split(key, 3)[0], sizes, 8)
+    verdict, truth = jax.jit(lambda k: aggregate(lab, THETA, jax.random.split(k, 3)[0], sizes, 8))(key)
     np.testing.assert_allclose(after, 0.5 * verdict.gradient.reshape(THETA.shape), rtol=1e-4, atol=1e-6)
     assert outcome.inner == 1
     assert outcome.judged.honest == 1.0
@@ -44,8 +47,13 @@ def test_a_plain_round_steps_along_the_mean_of_honest_agents():
     assert outcome.judged.error == pytest.approx(float(jnp.sum((verdict.gradient - truth) ** 2)), rel=1e-3)
 
 
+@functools.cache
+def learner(repetitions: int) -> Any:
+    return compile_lab(make_lab(CHAIN), repetitions, 8)
+
+
 def test_inner_steps_have_the_mean_of_their_law_and_sizes_are_arguments():
-    advance = compile_lab(make_lab(CHAIN), 64, 8)
+    advance = learner(64)
     thetas = jnp.zeros((64, *THETA.shape))
     for batch, count in ((8, 1), (4, 2)):
         keys = jax.random.split(jax.random.key(batch), (64, 12))
@@ -56,9 +64,8 @@ def test_inner_steps_have_the_mean_of_their_law_and_sizes_are_arguments():
 
 
 def test_a_round_learns():
-    advance = compile_lab(make_lab(CHAIN), 4, 64)
-    keys = jax.random.split(jax.random.key(1), (4, 10))
-    _, outcome = advance(jnp.zeros((4, *THETA.shape)), keys, Sizes(64, 1, 2.0, 1))
+    keys = jax.random.split(jax.random.key(1), (64, 12))
+    _, outcome = learner(64)(jnp.zeros((64, *THETA.shape)), keys, Sizes(64, 1, 2.0, 1))
     assert outcome.gradient[-1].mean() < 0.2 * float(jnp.sum(exact_gradient(CHAIN, THETA) ** 2))
 
 
@@ -74,24 +81,29 @@ def test_the_sizes_are_those_of_the_rule():
 # --- attacks that search
 
 
-def mean_error(attack: str, sigma: float, draws: int = 96, **settings: Any) -> Any:
-    lab = attackers(CHAIN, 3, attack, agents=10, **settings)
-    return compile_aggregate(lab, 16)(THETA, jax.random.split(jax.random.key(2), draws), Sizes(16, 1, 0.0, 1, sigma))
+@functools.cache
+def compiled_attack(attack: str, delta: float) -> Any:
+    return compile_aggregate(attackers(CHAIN, 3, attack, agents=10, delta=delta), 16)
+
+
+def under(attack: str, sigma: float, delta: float = DELTA) -> Any:
+    keys = jax.random.split(jax.random.key(2), 64)
+    return compiled_attack(attack, delta)(THETA, keys, Sizes(16, 1, 0.0, 1, sigma))
 
 
 def test_the_search_does_more_harm_than_what_it_is_compared_with():
     sigma = calibrated_sigma(make_lab(CHAIN, agents=10, delta=0.6), THETA, jax.random.key(0))
-    searched = mean_error("search-error", sigma, delta=0.6)
+    searched = under("search-error", sigma, 0.6)
     for attack in ("sign-flipping", "fedpg-attack"):
-        assert searched.error.mean() > mean_error(attack, sigma, delta=0.6).error.mean()
+        assert searched.error.mean() > under(attack, sigma, 0.6).error.mean()
     assert searched.liars.mean() > 0.5  # it stays within what the filter accepts
 
 
 @pytest.mark.parametrize("sigma", [2.0, 20.0])
 def test_the_search_stays_below_the_lemma(sigma: float):
     # sigma = 2 is the root mean square, 20 about the largest deviation: the lemma's own.
-    error = float(mean_error("search-error", sigma).error.mean())
-    assert 0.005 * lemma_bound(10, 16, 0.3, sigma, 1e-5) < error < lemma_bound(10, 16, 0.3, sigma, 1e-5)
+    error = float(under("search-error", sigma).error.mean())
+    assert 0.005 * lemma_bound(10, 16, 0.3, sigma, DELTA) < error < lemma_bound(10, 16, 0.3, sigma, DELTA)
 
 
 def test_the_lemma_by_hand():
@@ -101,14 +113,15 @@ def test_the_lemma_by_hand():
 
 def test_who_is_in_the_aggregate_is_counted():
     lab = attackers(CHAIN, 3, "sign-flipping", agents=10)
-    verdict, truth = aggregate(lab, THETA, jax.random.key(0), Sizes(16, 1, 0.0, 1, 5.0), 16)
+    sizes = Sizes(16, 1, 0.0, 1, 5.0)
+    verdict, truth = jax.jit(lambda key: aggregate(lab, THETA, key, sizes, 16))(jax.random.key(0))
     verdict = verdict._replace(accepted=jnp.arange(10) % 2 == 0)  # 0, 2, 4, 6 of seven; 8 of the last three
     shares = judged(lab, verdict, truth)
     assert (float(shares.honest), float(shares.liars)) == pytest.approx((4 / 7, 1 / 3))
 
 
 def test_deviations_have_no_mean():
-    rows = np.asarray(deviations(make_lab(CHAIN), THETA, jax.random.key(3), 20_000))
+    rows = np.asarray(jax.jit(lambda key: deviations(make_lab(CHAIN), THETA, key, 20_000))(jax.random.key(3)))
     assert np.all(np.abs(rows.mean(axis=0)) < 4.5 * rows.std(axis=0) / math.sqrt(20_000))
 
 
@@ -149,14 +162,16 @@ def test_the_measured_constants_are_those_of_every_state_and_action():
     theta = problem.policy.init(jax.random.key(5))
     seen = measure(problem, theta, trajectories=64)
 
-    def log_pi(theta: jax.Array, state: int, action: int) -> jax.Array:
+    def log_pi(theta: jax.Array, state: jax.Array, action: jax.Array) -> jax.Array:
         params = problem.policy.unravel(theta)
-        return problem.policy.log_prob(params, jax.nn.one_hot(state, 2), jnp.int32(action))
+        return problem.policy.log_prob(params, jax.nn.one_hot(state, 2), action)
 
     pairs = [(s, a) for s in (0, 1) for a in (0, 1)]
-    assert max(float(jnp.linalg.norm(jax.grad(log_pi)(theta, *p))) for p in pairs) == pytest.approx(seen.G, rel=1e-3)
-    norms = [float(jnp.max(jnp.abs(jnp.linalg.eigvalsh(jax.hessian(log_pi)(theta, *p))))) for p in pairs]
-    assert max(norms) == pytest.approx(seen.M, rel=2e-2)
+    states, actions = (jnp.array(x) for x in zip(*pairs, strict=True))
+    scores = jax.vmap(jax.grad(log_pi), (None, 0, 0))(theta, states, actions)
+    assert float(jnp.max(jnp.linalg.norm(scores, axis=1))) == pytest.approx(seen.G, rel=1e-3)
+    hessians = jax.jit(jax.vmap(jax.hessian(log_pi), (None, 0, 0)))(theta, states, actions)
+    assert float(jnp.max(jnp.abs(jnp.linalg.eigvalsh(hessians)))) == pytest.approx(seen.M, rel=2e-2)
     assert probes.REWARDS.max() == seen.R
     assert seen.baseline == seen.R
     assert 0 < seen.sigma < math.inf

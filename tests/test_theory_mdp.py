@@ -23,6 +23,7 @@ from fedpg.theory.mdp import (
     weighted_scores,
 )
 from fedpg.theory.runs import agent_gradients, correction, make_lab
+from probes import quick_jit
 
 TINY = Tabular(
     successors=jnp.array([[[0, 1], [1, 0]], [[1, 0], [0, 1]]]),
@@ -122,15 +123,16 @@ def test_the_best_return_is_not_reached_but_approached():
 def test_the_curvature_bounds_how_the_gradient_turns():
     theta = random_theta(TINY, 4)
     step = 1e-2 * random_theta(TINY, 5)
-    turned = jnp.linalg.norm(exact_gradient(TINY, theta + step) - exact_gradient(TINY, theta - step))
-    assert 0 < turned <= 2 * jnp.linalg.norm(step) * curvature(TINY, theta) * 1.01
+    gradient = quick_jit(lambda t: exact_gradient(TINY, t))
+    turned = jnp.linalg.norm(gradient(theta + step) - gradient(theta - step))
+    assert 0 < turned <= 2 * jnp.linalg.norm(step) * quick_jit(lambda t: curvature(TINY, t))(theta) * 1.01
 
 
 @pytest.mark.parametrize("name", MDPS)
 def test_simulated_episodes_visit_states_and_earn_as_often_as_they_should(name: str):
     mdp, episodes = MDPS[name](), 20_000
     theta = random_theta(mdp, 6)
-    seen = jax.jit(lambda key: simulate(mdp, theta, key, episodes))(jax.random.key(7))
+    seen = quick_jit(lambda key: simulate(mdp, theta, key, episodes))(jax.random.key(7))
     shares = np.stack([np.bincount(row, minlength=mdp.states) for row in np.asarray(seen.observations)]) / episodes
     np.testing.assert_allclose(shares, occupancy(mdp, theta), atol=5 * 0.5 / np.sqrt(episodes))
     powers = mdp.discount ** np.arange(mdp.horizon)[:, None]
@@ -142,7 +144,9 @@ def test_a_byzantine_episode_acts_as_the_attack_says():
     mdp = MDPS["grid"]()
     theta = 20 * jax.nn.one_hot(jnp.zeros(mdp.states, int), mdp.actions)  # always action 0
     lanes = jnp.arange(4000) >= 2000
-    seen = simulate(mdp, theta, jax.random.key(0), 4000, lambda action, random: random, lanes)
+    seen = quick_jit(lambda key: simulate(mdp, theta, key, 4000, lambda action, random: random, lanes))(
+        jax.random.key(0)
+    )
     assert bool(jnp.all(seen.actions[:, :2000] == 0))
     shares = np.bincount(np.asarray(seen.actions[:, 2000:]).ravel(), minlength=4) / (2000 * mdp.horizon)
     np.testing.assert_allclose(shares, 0.25, atol=0.01)
@@ -166,29 +170,34 @@ def test_a_tables_gradient_and_correction_are_the_packages(kind: str):
     mdp = MDPS["grid"]()
     lab, policy = make_lab(mdp, estimator=kind), table_policy(mdp)
     theta_0, theta = random_theta(mdp, 8), random_theta(mdp, 9, 0.8)
-    mine = simulate(mdp, theta, jax.random.key(10), 6)
-    seen = mine._replace(observations=jnp.moveaxis(jax.nn.one_hot(mine.observations, mdp.states), -1, 0))
-    params, params_0 = {"table": theta}, {"table": theta_0}
 
-    plain = weighted_scores(mdp, theta, mine, lab.estimator.weights(mine))[0] / 6
-    expected = estimators.gradient(lab.estimator, policy, params, seen)
-    np.testing.assert_allclose(plain.ravel(), expected, rtol=1e-4, atol=1e-5)
+    def both_ways(key: jax.Array) -> list[tuple[jax.Array, jax.Array]]:
+        mine = simulate(mdp, theta, key, 6)
+        seen = mine._replace(observations=jnp.moveaxis(jax.nn.one_hot(mine.observations, mdp.states), -1, 0))
+        log_ratio = log_policy_at(theta_0, mine) - log_policy_at(theta, mine)
+        plain = weighted_scores(mdp, theta, mine, lab.estimator.weights(mine))
+        corrected = weighted_scores(mdp, theta_0, mine, lab.estimator.corrected(mine, log_ratio))
+        theirs = estimators.correction(lab.estimator, policy, {"table": theta}, {"table": theta_0}, seen)
+        gradient = estimators.gradient(lab.estimator, policy, {"table": theta}, seen)
+        mean = (plain.ravel() / 6, corrected.ravel() / 6)
+        return [(mean[0], gradient), (mean[0], theirs.plain), (mean[1], theirs.corrected)]
 
-    log_ratio = log_policy_at(theta_0, mine) - log_policy_at(theta, mine)
-    corrected = weighted_scores(mdp, theta_0, mine, lab.estimator.corrected(mine, log_ratio))[0] / 6
-    both = estimators.correction(lab.estimator, policy, params, params_0, seen)
-    np.testing.assert_allclose(corrected.ravel(), both.corrected, rtol=1e-3, atol=1e-4)
+    for ours, expected in quick_jit(both_ways)(jax.random.key(10)):
+        np.testing.assert_allclose(ours, expected, rtol=1e-3, atol=1e-4)
 
 
 def test_groups_are_the_parts_one_by_one():
     mdp = TINY
     theta, lab = random_theta(mdp, 11), make_lab(TINY)
-    mine = simulate(mdp, theta, jax.random.key(12), 6)
-    weights = lab.estimator.weights(mine)
-    together = weighted_scores(mdp, theta, mine, weights, groups=3)
-    for i in range(3):
-        part = weighted_scores(mdp, theta, mine.take(2 * i, 2), weights[:, 2 * i : 2 * i + 2])[0]
-        np.testing.assert_allclose(together[i], part, rtol=1e-5, atol=1e-6)
+
+    def parts(key: jax.Array) -> tuple[jax.Array, list[jax.Array]]:
+        mine = simulate(mdp, theta, key, 6)
+        weights = lab.estimator.weights(mine)
+        each = [weighted_scores(mdp, theta, mine.take(i, 2), weights[:, i : i + 2])[0] for i in (0, 2, 4)]
+        return weighted_scores(mdp, theta, mine, weights, groups=3), each
+
+    together, each = quick_jit(parts)(jax.random.key(12))
+    np.testing.assert_allclose(together, jnp.stack(each), rtol=1e-5, atol=1e-6)
 
 
 def within(draws: np.ndarray, expected: np.ndarray, errors: float = 4.5) -> bool:
@@ -197,24 +206,28 @@ def within(draws: np.ndarray, expected: np.ndarray, errors: float = 4.5) -> bool
     return bool(np.all(np.abs(draws.mean(axis=0) - expected) <= errors * error + 1e-7))
 
 
-@pytest.mark.parametrize(("batch", "width"), [(5, 4), (4, 4), (3, 8)])
-def test_agents_gradients_have_no_bias_however_they_are_cut(batch: int, width: int):
+def test_agents_gradients_have_no_bias_however_they_are_cut():
     lab = make_lab(TINY, agents=2)
     theta = random_theta(TINY, 13)
-    keys = jax.random.split(jax.random.key(14), 20_000)
-    drawn = np.asarray(jax.jit(jax.vmap(lambda k: agent_gradients(lab, theta, k, batch, width)))(keys))  # [n, 2, D]
     truth = np.asarray(exact_gradient(TINY, theta)).ravel()
-    assert within(drawn[:, 0], truth)
-    assert within(drawn[:, 1], truth)
-    spread = ((drawn - truth) ** 2).sum(axis=2).mean()
-    one = np.asarray(jax.jit(jax.vmap(lambda k: agent_gradients(lab, theta, k, 1, 1)))(keys))
-    assert spread == pytest.approx(((one - truth) ** 2).sum(axis=2).mean() / batch, rel=0.05)
+    keys = jax.random.split(jax.random.key(14), 20_000)
+    compiled = quick_jit(lambda keys, batch: jax.vmap(lambda k: agent_gradients(lab, theta, k, batch, 4))(keys))
+    spreads = {}
+    for batch in (1, 3, 4, 5):  # less than a chunk, a whole one, and more
+        drawn = np.asarray(compiled(keys, batch))  # [n, 2, D]
+        assert within(drawn[:, 0], truth)
+        assert within(drawn[:, 1], truth)
+        spreads[batch] = ((drawn - truth) ** 2).sum(axis=2).mean()
+    assert {batch: spreads[1] / spread for batch, spread in spreads.items()} == pytest.approx(
+        {batch: batch for batch in spreads}, rel=0.05
+    )
 
 
 def test_the_correction_is_the_difference_of_gradients_in_the_mean_and_zero_at_the_snapshot():
     lab = make_lab(TINY)
     theta_0, theta = random_theta(TINY, 15), random_theta(TINY, 15) + 0.3 * random_theta(TINY, 16)
     keys = jax.random.split(jax.random.key(17), 40_000)
-    drawn = np.asarray(jax.jit(jax.vmap(lambda k: correction(lab, theta, theta_0, k, 2, 2)))(keys))
+    moved = quick_jit(lambda keys, theta: jax.vmap(lambda k: correction(lab, theta, theta_0, k, 2, 2))(keys))
+    drawn = np.asarray(moved(keys, theta))
     assert within(drawn, np.asarray(exact_gradient(TINY, theta) - exact_gradient(TINY, theta_0)))
-    np.testing.assert_array_equal(correction(lab, theta_0, theta_0, keys[0], 2, 2), 0.0)
+    np.testing.assert_array_equal(moved(keys, theta_0), 0.0)

@@ -9,6 +9,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from fedpg.storage import write_whole
+from fedpg.theory.fits import slope
 from fedpg.theory.lab import Result
 
 COLOURS = {"reinforce": "#8d99ae", "gpomdp": "#2a6f97", "svrpg": "#e09f3e", "fedpg-br": "#c1121f"}
@@ -80,7 +81,12 @@ def draw_epsilon(result: Result) -> Figure:
                 paper = f"slope {fit['paper']:.3g} of Table 1" if fit["method"] in ("gpomdp", "fedpg-br") else ""
                 at = rows[-1]["uniform"][0]
                 _guide(axes, x, at, fit["paper"], paper or "_nolegend_", COLOURS[fit["method"]])
-        _log(axes, "1 / epsilon", "trajectories, agent and server", f"{mdp}, K = 1")
+        _log(axes, "epsilon, smaller to the right", "trajectories, agent and server", f"{mdp}, K = 1")
+        known = sorted({row["epsilon"] for row in result["rows"] if row["mdp"] == mdp})
+        axes.set_xticks([1 / e for e in known], [f"{e:.2g}" for e in known])
+        axes.minorticks_off()
+        axes.set_ylim(top=12 * axes.get_ylim()[1])  # room for the legend
+        axes.legend(fontsize=7.5, frameon=False, loc="upper left")
     return figure
 
 
@@ -142,7 +148,14 @@ def draw_alpha(result: Result) -> Figure:
         if added and added[-1][0] is not None:
             _guide(axes, x, added[-1][0], paper, f"slope {paper:.3g} of the paper")
         axes.axhline(base, color=GREY, lw=1, ls=":", label="alpha = 0, to which it is added")
+        if key == "per_agent" and base is not None:
+            # By the theory's own reckoning T B goes as B^(2/3), and B as the error: what the measured error asks for.
+            error = np.array([r["error_times_B"][0] for r in rows])
+            asked = base * ((error[1:] / error[0]) ** (2 / 3) - 1)
+            axes.plot(x, asked, color=BLUE, lw=1, label=f"from the measured error: alpha^ {slope(x, asked):.2f}")
         _log(axes, "alpha", f"{what}, above alpha = 0", f"under {result['strongest']}")
+        axes.set_xticks([0.05, 0.1, 0.2, 0.3, 0.45], ["0.05", "0.1", "0.2", "0.3", "0.45"])
+        axes.minorticks_off()
     return figure
 
 
@@ -171,6 +184,11 @@ def draw_error(result: Result) -> Figure:
         else:
             fixed = f"B = {rows[0]['batch']}" if sweep == "K" else f"K = {rows[0]['agents']}"
             _log(axes, label, "E||e||²", fixed)
+            places = sorted({r[key] for r in rows})
+            axes.set_xticks(places, [str(place) for place in places])
+            axes.minorticks_off()
+            axes.set_ylim(top=1e4 * axes.get_ylim()[1])  # room for the legend
+            axes.legend(fontsize=7.5, frameon=False, loc="upper left")
     return figure
 
 
