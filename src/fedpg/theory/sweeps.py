@@ -46,7 +46,7 @@ def experiment_epsilon(scale: Scale, note: Note) -> Result:
             lab, constants = make_lab(mdp, estimator=kind), known[kind]
             epsilons = [constants.steepest / 3 / 2**i for i in range(count)]
             chosen = [round(constants.variance / (SHARE * epsilon)) for epsilon in epsilons]
-            advance = compile_lab(lab, scale.repetitions, 256, max(chosen) ** 2 if method == "svrpg" else 1)
+            advance = compile_lab(lab, scale.repetitions, 256, max(chosen) if method == "svrpg" else 1)
             uniform, last = [], []
             for batch, epsilon in zip(chosen, epsilons, strict=True):
                 where = f"{name}, {method}, epsilon {epsilon:.3g}"
@@ -124,6 +124,9 @@ def experiment_agents(scale: Scale, note: Note) -> Result:
 
 # --- the strongest attack, and trajectories against alpha
 
+HONEST_BATCH = 26
+"""B by the rule when nobody lies: that sets epsilon."""
+
 
 def experiment_alpha(scale: Scale, note: Note) -> Result:
     """The strongest attack by what it does to learning, then trajectories until epsilon against alpha under it."""
@@ -146,7 +149,7 @@ def experiment_alpha(scale: Scale, note: Note) -> Result:
         row["honest"] = rounded(float(runs.judged.honest.mean()))
         contest.append(row)
     strongest = max(contest, key=lambda row: row["gradient"][0])["attack"]
-    epsilon = constants.variance / (SHARE * 26 * AGENTS)
+    epsilon = constants.variance / (SHARE * HONEST_BATCH * AGENTS)
     rows: list[Result] = []
     hits, errors = [], []
     for i, count in enumerate(scale.liars):
