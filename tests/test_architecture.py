@@ -40,6 +40,7 @@ ORDER = (
     "summary",
     "play",
     "bench",
+    "theory",
     "fedpg",
     "cli",
 )

@@ -10,6 +10,7 @@ import tyro
 
 from fedpg.cli.bench import Bench, run_bench
 from fedpg.cli.policies import Evaluate, Play, run_evaluate, run_play
+from fedpg.cli.theory import Lab, Theory, run_theory, run_theory_lab
 from fedpg.cli.train import Train, run_train, train_defaults
 from fedpg.config import ConfigError, SimulationError, unknown
 from fedpg.storage import StorageError
@@ -21,6 +22,8 @@ fedpg: several agents learn one policy together, while some of them fail or lie.
   fedpg evaluate    the return of a trained policy, greedy
   fedpg play        render a trained policy to a GIF
   fedpg bench       the speed of this machine: training against the bare simulator
+  fedpg theory      what the paper's theorem promises your federation, and what it asks for
+  fedpg theory lab  the theorem's rates, measured where the true gradient is known
 
 Examples:
   fedpg train                                                  ten honest agents learn CartPole
@@ -31,6 +34,7 @@ Examples:
   fedpg train --out runs/ten --resume                          go on after an interruption
   fedpg evaluate runs/ten/seed-0 --episodes 100
   fedpg play runs/ten/seed-0 --out cartpole.gif
+  fedpg theory --agents 20 --byzantine 3 --epsilon 0.1         how many trajectories the theorem asks for
   fedpg COMMAND --help                                         all options of a command, with their defaults
 """
 
@@ -49,6 +53,8 @@ COMMANDS: dict[str, Command] = {
     "evaluate": Command(Evaluate, run_evaluate),
     "play": Command(Play, run_play),
     "bench": Command(Bench, run_bench),
+    "theory": Command(Theory, run_theory),
+    "theory lab": Command(Lab, run_theory_lab),
 }
 
 
@@ -65,7 +71,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         print(f"fedpg {__version__}")
         return 0
-    name, rest = arguments[0], arguments[1:]
+    words = 2 if " ".join(arguments[:2]) in COMMANDS else 1
+    name, rest = " ".join(arguments[:words]), arguments[words:]
     try:
         if name not in COMMANDS:
             raise unknown("command", name, COMMANDS)

@@ -1,0 +1,177 @@
+"""`fedpg theory` and `fedpg theory lab`."""
+
+import math
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from fedpg.cli.arguments import check_positive, check_seed, load_policy_of
+from fedpg.config import ConfigError, renamed
+
+
+@dataclass(frozen=True)
+class Theory:
+    """What Theorem 1 promises your federation: its constants, its bound, its conditions, and the trajectories it takes.
+
+    G, M, R, W, sigma and the gap are measured on the task with a fresh policy, or with that of --run, unless you give
+    them.
+
+    Examples:
+      fedpg theory
+      fedpg theory --agents 30 --byzantine 3 --epsilon 0.01
+      fedpg theory --run runs/demo
+      fedpg theory --G 1.42 --M 0.5 --R 1 --W 0.1 --sigma 5 --gap 2 --horizon 10 --discount 0.9
+    """
+
+    task: str = "CartPole-v1"
+    """The task that the constants are measured on; with --run it is the run's own."""
+    run: Path | None = None
+    """A run folder or a policy file: measure its policy instead of a fresh one."""
+    agents: int = 10
+    """K, the number of agents."""
+    byzantine: int = 0
+    """How many of them are Byzantine."""
+    batch: int | None = None
+    """B, the trajectories per agent and round; by default the middle of the task's own range."""
+    rounds: int = 1000
+    """T, the rounds of which the output is one, uniformly."""
+    epsilon: float = 1.0
+    """Reach E||grad J||^2 <= epsilon."""
+    delta: float | None = None
+    """The probability with which R1 may fail; by default 1/(5KB), the largest that the theorem allows."""
+    step: float | None = None
+    """The step size eta; by default the largest that the theorem allows."""
+    minibatch: int = 1
+    """b, the trajectories of an inner step; the theorem has 1."""
+    horizon: int | None = None
+    """H; by default the task's."""
+    discount: float | None = None
+    """gamma; by default the task's."""
+    sigma: float | None = None
+    """The bound on ||g(tau) - grad J||."""
+    G: float | None = None
+    """The bound on ||grad log pi||."""
+    M: float | None = None
+    """The bound on the norm of the Hessian of log pi."""
+    R: float | None = None
+    """The largest reward."""
+    W: float | None = None
+    """The bound on the variance of importance weights."""
+    gap: float | None = None
+    """J* - J(theta_0); by default the most that rewards up to R allow, less what the policy has."""
+    trajectories: int = 64
+    """How many trajectories to measure from."""
+    seed: int = 0
+    """The seed of the fresh policy and of those trajectories."""
+
+
+@dataclass(frozen=True)
+class Lab:
+    """Measure the theorem's rates on small MDPs whose true gradient is known, and draw the figures.
+
+    An experiment that the folder holds already is not run again, so that an interrupted lab goes on where it was.
+
+    Examples:
+      fedpg theory lab
+      fedpg theory lab --out runs/theory --only agents error
+      fedpg theory lab --quick --out runs/quick
+    """
+
+    out: Path = Path("runs/theory")
+    """The folder of the results and the pictures."""
+    only: tuple[str, ...] = ()
+    """Only these experiments: epsilon, agents, alpha, error, rules."""
+    quick: bool = False
+    """The same with fewer repetitions and points: a look in a few minutes, not a measurement."""
+    quiet: bool = False
+    """No progress."""
+
+
+def run_theory(command: Theory) -> int:
+    from fedpg.theory.bound import Setting, check
+    from fedpg.theory.report import print_report
+
+    check_positive("agents", command.agents)
+    check_positive("trajectories", command.trajectories)
+    check_seed(command.seed)
+    if not 0 <= 2 * command.byzantine < command.agents:
+        raise ConfigError(
+            f"byzantine = {command.byzantine} of {command.agents} agents: the theorem stands fewer than half"
+        )
+    values, where = _constants(command)
+    setting = check(
+        Setting(
+            agents=command.agents,
+            alpha=command.byzantine / command.agents,
+            rounds=command.rounds,
+            delta=command.delta,
+            step=command.step,
+            minibatch=command.minibatch,
+            **values,
+        )
+    )
+    print_report(Console(), setting, command.epsilon, where)
+    return 0
+
+
+def _constants(command: Theory) -> tuple[dict[str, Any], str]:
+    """What depends on policy and task: as given, or else measured; and a line that says where it is from."""
+    names = ("batch", "horizon", "discount", "sigma", "G", "M", "R", "W", "gap")
+    given = {name: getattr(command, name) for name in names if getattr(command, name) is not None}
+    if all(name in given for name in ("horizon", "discount", "sigma", "G", "M", "R", "W")):
+        return {"batch": 16} | given, "as given"
+    import jax
+
+    from fedpg.agents import make_problem
+    from fedpg.config import make_config
+    from fedpg.theory.measure import measure
+
+    if command.run is not None:
+        problem, params = load_policy_of(command.run)
+        theta = problem.policy.ravel(params)
+        whose = f"the policy of {command.run} on {problem.config.task}"
+    else:
+        problem = make_problem(make_config(renamed(command.task)[0], "paper"))
+        theta = problem.policy.init(jax.random.key(command.seed))
+        whose = f"a fresh policy on {problem.config.task}"
+    print(f"measuring {whose} from {command.trajectories} trajectories ...", file=sys.stderr, flush=True)
+    seen = measure(problem, theta, command.trajectories, command.seed)
+    if not all(math.isfinite(value) for value in seen):
+        raise ConfigError(f"the constants of {whose} are not finite: {seen}; give them yourself")
+    config = problem.config
+    values: dict[str, Any] = {
+        "batch": sum(config.batch) // 2,
+        "horizon": problem.steps,
+        "discount": min(config.discount, 1 - 1e-6),  # the constants have 1 / (1 - gamma)
+        "sigma": seen.sigma,
+        "G": seen.G,
+        "M": seen.M,
+        "R": seen.R,
+        "W": seen.W,
+        "baseline": seen.baseline,
+    } | given
+    if "gap" not in given:
+        long = (1 - values["discount"] ** values["horizon"]) / (1 - values["discount"])
+        values["gap"] = max(values["R"] * long - seen.start, 0.0)
+    measured = [name for name in ("sigma", "G", "M", "R", "W") if name not in given]
+    return (
+        values,
+        f"{', '.join(measured)} measured from {whose}: lower bounds of what the theorem means",
+    )
+
+
+def run_theory_lab(command: Lab) -> int:
+    from fedpg.theory.figures import draw
+    from fedpg.theory.report import print_lab
+    from fedpg.theory.study import run_lab
+
+    results = run_lab(command.out, command.quick, command.only, command.quiet)
+    pictures = [draw(command.out, name, result) for name, result in results.items()]
+    console = Console()
+    for name, result in results.items():
+        print_lab(console, name, result)
+    console.print(f"results and pictures: {command.out} ({', '.join(path.name for path in pictures)})", highlight=False)
+    return 0

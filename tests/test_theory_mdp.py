@@ -1,0 +1,233 @@
+"""Exact values of tabular MDPs, against finite differences, enumeration, simulation and the package's estimators."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedpg import estimators
+from fedpg.policies import Policy
+from fedpg.theory.mdp import (
+    MDPS,
+    Tabular,
+    ascent,
+    best_return,
+    curvature,
+    exact_gradient,
+    exact_return,
+    log_policy_at,
+    occupancy,
+    simulate,
+    weighted_scores,
+)
+from fedpg.theory.runs import agent_gradients, correction, make_lab
+from probes import quick_jit
+
+TINY = Tabular(
+    successors=jnp.array([[[0, 1], [1, 0]], [[1, 0], [0, 1]]]),
+    chances=jnp.array([[[0.7, 0.3], [0.6, 0.4]], [[0.5, 0.5], [0.9, 0.1]]]),
+    rewards=jnp.array([[0.2, 1.0], [0.0, 0.5]]),
+    start=jnp.array([0.6, 0.4]),
+    horizon=3,
+    discount=0.8,
+)
+
+
+def random_theta(mdp: Tabular, seed: int = 0, scale: float = 1.0) -> jax.Array:
+    return scale * jax.random.normal(jax.random.key(seed), (mdp.states, mdp.actions))
+
+
+def forward_return(mdp: Tabular, theta: np.ndarray) -> float:
+    """J by pushing the distribution of states forward, in double precision: no code shared with the package's."""
+    policy = np.exp(theta - theta.max(axis=1, keepdims=True))
+    policy /= policy.sum(axis=1, keepdims=True)
+    moves = np.zeros((mdp.states, mdp.states))
+    successors, chances = np.asarray(mdp.successors), np.asarray(mdp.chances, float)
+    for s, a, j in itertools.product(range(mdp.states), range(mdp.actions), range(successors.shape[2])):
+        moves[s, successors[s, a, j]] += policy[s, a] * chances[s, a, j]
+    now, total = np.asarray(mdp.start, float), 0.0
+    for h in range(mdp.horizon):
+        total += mdp.discount**h * now @ (policy * np.asarray(mdp.rewards, float)).sum(axis=1)
+        now = now @ moves
+    return float(total)
+
+
+@pytest.mark.parametrize("name", MDPS)
+def test_the_lab_has_mdps_of_the_promised_sizes(name: str):
+    mdp = MDPS[name]()
+    assert 10 <= mdp.states <= 100
+    assert 10 <= mdp.horizon <= 30
+    np.testing.assert_allclose(mdp.chances.sum(axis=-1), 1.0, rtol=1e-6)
+    np.testing.assert_allclose(mdp.start.sum(), 1.0, rtol=1e-6)
+    assert 0 <= mdp.rewards.min() <= mdp.rewards.max() <= 1
+    assert 0 <= mdp.successors.min() <= mdp.successors.max() < mdp.states
+
+
+@pytest.mark.parametrize("name", MDPS)
+def test_the_gradient_is_that_of_finite_differences(name: str):
+    mdp = MDPS[name]()
+    theta = np.asarray(random_theta(mdp), float)
+    assert float(exact_return(mdp, jnp.asarray(theta, jnp.float32))) == pytest.approx(
+        forward_return(mdp, theta), rel=1e-5
+    )
+    gradient = np.asarray(exact_gradient(mdp, jnp.asarray(theta, jnp.float32)))
+    random = np.random.default_rng(1)
+    for _ in range(10):
+        s, a = random.integers(mdp.states), random.integers(mdp.actions)
+        nudge = np.zeros_like(theta)
+        nudge[s, a] = 1e-5
+        slope = (forward_return(mdp, theta + nudge) - forward_return(mdp, theta - nudge)) / 2e-5
+        assert gradient[s, a] == pytest.approx(slope, rel=1e-3, abs=1e-6)
+
+
+@pytest.mark.parametrize("name", MDPS)
+def test_the_gradient_is_that_of_automatic_differentiation(name: str):
+    mdp = MDPS[name]()
+    theta = random_theta(mdp, 2)
+    np.testing.assert_allclose(
+        exact_gradient(mdp, theta), jax.grad(lambda t: exact_return(mdp, t))(theta), rtol=1e-3, atol=1e-6
+    )
+
+
+def test_return_and_gradient_are_those_of_all_trajectories():
+    theta = np.asarray(random_theta(TINY, 3), float)
+    policy = np.exp(theta) / np.exp(theta).sum(axis=1, keepdims=True)
+    expected, gradient = 0.0, np.zeros_like(theta)
+    matrix = np.zeros((2, 2, 2))
+    for s, a, j in itertools.product(range(2), repeat=3):
+        matrix[s, a, int(TINY.successors[s, a, j])] += float(TINY.chances[s, a, j])
+    for path in itertools.product(range(2), repeat=2 * TINY.horizon):
+        states, actions = path[::2], path[1::2]
+        chance, score, got = float(TINY.start[states[0]]), np.zeros_like(theta), 0.0
+        for h, (s, a) in enumerate(zip(states, actions, strict=True)):
+            chance *= policy[s, a] * (matrix[s, a, states[h + 1]] if h + 1 < TINY.horizon else 1.0)
+            score[s] -= policy[s]
+            score[s, a] += 1
+            got += TINY.discount**h * float(TINY.rewards[s, a])
+        expected += chance * got
+        gradient += chance * got * score
+    at = jnp.asarray(theta, jnp.float32)
+    assert float(exact_return(TINY, at)) == pytest.approx(expected, rel=1e-5)
+    np.testing.assert_allclose(exact_gradient(TINY, at), gradient, rtol=1e-4, atol=1e-6)
+
+
+def test_the_best_return_is_not_reached_but_approached():
+    mdp = MDPS["chain"]()
+    theta = ascent(mdp, 4.0, 400)[-1]
+    assert exact_return(mdp, jnp.zeros_like(theta)) < exact_return(mdp, theta) < best_return(mdp)
+    assert exact_return(mdp, theta) > 0.99 * best_return(mdp)
+
+
+def test_the_curvature_bounds_how_the_gradient_turns():
+    theta = random_theta(TINY, 4)
+    step = 1e-2 * random_theta(TINY, 5)
+    gradient = quick_jit(lambda t: exact_gradient(TINY, t))
+    turned = jnp.linalg.norm(gradient(theta + step) - gradient(theta - step))
+    assert 0 < turned <= 2 * jnp.linalg.norm(step) * quick_jit(lambda t: curvature(TINY, t))(theta) * 1.01
+
+
+@pytest.mark.parametrize("name", MDPS)
+def test_simulated_episodes_visit_states_and_earn_as_often_as_they_should(name: str):
+    mdp, episodes = MDPS[name](), 20_000
+    theta = random_theta(mdp, 6)
+    seen = quick_jit(lambda key: simulate(mdp, theta, key, episodes))(jax.random.key(7))
+    shares = np.stack([np.bincount(row, minlength=mdp.states) for row in np.asarray(seen.observations)]) / episodes
+    np.testing.assert_allclose(shares, occupancy(mdp, theta), atol=5 * 0.5 / np.sqrt(episodes))
+    powers = mdp.discount ** np.arange(mdp.horizon)[:, None]
+    returns = (powers * np.asarray(seen.rewards)).sum(axis=0)
+    assert abs(returns.mean() - exact_return(mdp, theta)) < 4 * returns.std() / np.sqrt(episodes)
+
+
+def test_a_byzantine_episode_acts_as_the_attack_says():
+    mdp = MDPS["grid"]()
+    theta = 20 * jax.nn.one_hot(jnp.zeros(mdp.states, int), mdp.actions)  # always action 0
+    lanes = jnp.arange(4000) >= 2000
+    seen = quick_jit(lambda key: simulate(mdp, theta, key, 4000, lambda action, random: random, lanes))(
+        jax.random.key(0)
+    )
+    assert bool(jnp.all(seen.actions[:, :2000] == 0))
+    shares = np.bincount(np.asarray(seen.actions[:, 2000:]).ravel(), minlength=4) / (2000 * mdp.horizon)
+    np.testing.assert_allclose(shares, 0.25, atol=0.01)
+
+
+def table_policy(mdp: Tabular) -> Policy:
+    """The same policy as the package's estimators take it: one-hot states, derivatives by JAX."""
+
+    def log_prob(params: dict[str, jax.Array], observations: jax.Array, actions: jax.Array) -> jax.Array:
+        logits = jax.nn.log_softmax(jnp.tensordot(params["table"].T, observations, axes=1), axis=0)
+        return jnp.take_along_axis(logits, actions[None], axis=0)[0]
+
+    def missing(*_: object) -> jax.Array:
+        raise NotImplementedError
+
+    return Policy({"table": (mdp.states, mdp.actions)}, missing, missing, missing, log_prob, missing)
+
+
+@pytest.mark.parametrize("kind", ["gpomdp", "reinforce"])
+def test_a_tables_gradient_and_correction_are_the_packages(kind: str):
+    mdp = MDPS["grid"]()
+    lab, policy = make_lab(mdp, estimator=kind), table_policy(mdp)
+    theta_0, theta = random_theta(mdp, 8), random_theta(mdp, 9, 0.8)
+
+    def both_ways(key: jax.Array) -> list[tuple[jax.Array, jax.Array]]:
+        mine = simulate(mdp, theta, key, 6)
+        seen = mine._replace(observations=jnp.moveaxis(jax.nn.one_hot(mine.observations, mdp.states), -1, 0))
+        log_ratio = log_policy_at(theta_0, mine) - log_policy_at(theta, mine)
+        plain = weighted_scores(mdp, theta, mine, lab.estimator.weights(mine))
+        corrected = weighted_scores(mdp, theta_0, mine, lab.estimator.corrected(mine, log_ratio))
+        theirs = estimators.correction(lab.estimator, policy, {"table": theta}, {"table": theta_0}, seen)
+        gradient = estimators.gradient(lab.estimator, policy, {"table": theta}, seen)
+        mean = (plain.ravel() / 6, corrected.ravel() / 6)
+        return [(mean[0], gradient), (mean[0], theirs.plain), (mean[1], theirs.corrected)]
+
+    for ours, expected in quick_jit(both_ways)(jax.random.key(10)):
+        np.testing.assert_allclose(ours, expected, rtol=1e-3, atol=1e-4)
+
+
+def test_groups_are_the_parts_one_by_one():
+    mdp = TINY
+    theta, lab = random_theta(mdp, 11), make_lab(TINY)
+
+    def parts(key: jax.Array) -> tuple[jax.Array, list[jax.Array]]:
+        mine = simulate(mdp, theta, key, 6)
+        weights = lab.estimator.weights(mine)
+        each = [weighted_scores(mdp, theta, mine.take(i, 2), weights[:, i : i + 2])[0] for i in (0, 2, 4)]
+        return weighted_scores(mdp, theta, mine, weights, groups=3), each
+
+    together, each = quick_jit(parts)(jax.random.key(12))
+    np.testing.assert_allclose(together, jnp.stack(each), rtol=1e-5, atol=1e-6)
+
+
+def within(draws: np.ndarray, expected: np.ndarray, errors: float = 4.5) -> bool:
+    """Whether the mean over the first axis is the expected one, up to that many standard errors in every entry."""
+    error = draws.std(axis=0) / np.sqrt(len(draws))
+    return bool(np.all(np.abs(draws.mean(axis=0) - expected) <= errors * error + 1e-7))
+
+
+def test_agents_gradients_have_no_bias_however_they_are_cut():
+    lab = make_lab(TINY, agents=2)
+    theta = random_theta(TINY, 13)
+    truth = np.asarray(exact_gradient(TINY, theta)).ravel()
+    keys = jax.random.split(jax.random.key(14), 20_000)
+    compiled = quick_jit(lambda keys, batch: jax.vmap(lambda k: agent_gradients(lab, theta, k, batch, 4))(keys))
+    spreads = {}
+    for batch in (1, 3, 4, 5):  # less than a chunk, a whole one, and more
+        drawn = np.asarray(compiled(keys, batch))  # [n, 2, D]
+        assert within(drawn[:, 0], truth)
+        assert within(drawn[:, 1], truth)
+        spreads[batch] = ((drawn - truth) ** 2).sum(axis=2).mean()
+    assert {batch: spreads[1] / spread for batch, spread in spreads.items()} == pytest.approx(
+        {batch: batch for batch in spreads}, rel=0.05
+    )
+
+
+def test_the_correction_is_the_difference_of_gradients_in_the_mean_and_zero_at_the_snapshot():
+    lab = make_lab(TINY)
+    theta_0, theta = random_theta(TINY, 15), random_theta(TINY, 15) + 0.3 * random_theta(TINY, 16)
+    keys = jax.random.split(jax.random.key(17), 40_000)
+    moved = quick_jit(lambda keys, theta: jax.vmap(lambda k: correction(lab, theta, theta_0, k, 2, 2))(keys))
+    drawn = np.asarray(moved(keys, theta))
+    assert within(drawn, np.asarray(exact_gradient(TINY, theta) - exact_gradient(TINY, theta_0)))
+    np.testing.assert_array_equal(moved(keys, theta_0), 0.0)
