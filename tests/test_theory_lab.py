@@ -261,7 +261,7 @@ def test_the_stored_results_are_of_the_full_lab_and_can_be_drawn(name: str, tmp_
 
 
 def test_the_document_has_the_measured_exponents():
-    text = DOC.read_text()
+    text = " ".join(DOC.read_text().split())
     for fit in study.read_result(RESULTS, "epsilon", Scale())["fits"]:
         value, low, high = fit["uniform"]
         assert f"{value:.2f} [{low:.2f}, {high:.2f}]" in text, (fit["mdp"], fit["method"])

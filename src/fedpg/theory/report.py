@@ -13,6 +13,7 @@ from fedpg.theory.lab import Result
 
 def print_report(console: Console, setting: Setting, epsilon: float, where: str) -> None:
     """All of `fedpg theory`."""
+    floor = plan(setting, epsilon).floor  # first, since it refuses an epsilon that cannot be
     console.print(_constants_table(setting))
     console.print(f"[dim]{where}[/]", highlight=False)
     console.print(_terms_table(setting))
@@ -23,7 +24,6 @@ def print_report(console: Console, setting: Setting, epsilon: float, where: str)
         highlight=False,
     )
     console.print(what_if_table(setting, epsilon))
-    floor = plan(setting, epsilon).floor
     console.print(
         f"The smallest batch that the theorem allows here is {_n(floor)}. Trajectories are those that make the bound "
         f"epsilon = {epsilon:g}, with the batch that needs the fewest; in total means all agents and the server.",
