@@ -9,6 +9,17 @@ from typing import Any, NamedTuple
 import tyro
 
 from fedpg.cli.bench import Bench, run_bench
+from fedpg.cli.federation import (
+    Create,
+    Demo,
+    Join,
+    Serve,
+    create_defaults,
+    run_create,
+    run_demo,
+    run_join,
+    run_serve,
+)
 from fedpg.cli.policies import Evaluate, Play, run_evaluate, run_play
 from fedpg.cli.train import Train, run_train, train_defaults
 from fedpg.config import ConfigError, SimulationError, unknown
@@ -22,6 +33,11 @@ fedpg: several agents learn one policy together, while some of them fail or lie.
   fedpg play        render a trained policy to a GIF
   fedpg bench       the speed of this machine: training against the bare simulator
 
+  fedpg federation create    the folder of a federation across machines: keys, certificates, settings
+  fedpg federation demo      a server and ten sites on this machine, secured, three of them Byzantine
+  fedpg serve                the server of a federation
+  fedpg join                 a site of a federation, with an environment of its own
+
 Examples:
   fedpg train                                                  ten honest agents learn CartPole
   fedpg train --byzantine 3 --attack sign-flipping             three of them lie
@@ -31,6 +47,7 @@ Examples:
   fedpg train --out runs/ten --resume                          go on after an interruption
   fedpg evaluate runs/ten/seed-0 --episodes 100
   fedpg play runs/ten/seed-0 --out cartpole.gif
+  fedpg federation create hospitals --sites 5 --address fl.example.org:8443
   fedpg COMMAND --help                                         all options of a command, with their defaults
 """
 
@@ -49,6 +66,10 @@ COMMANDS: dict[str, Command] = {
     "evaluate": Command(Evaluate, run_evaluate),
     "play": Command(Play, run_play),
     "bench": Command(Bench, run_bench),
+    "federation create": Command(Create, run_create, create_defaults),
+    "federation demo": Command(Demo, run_demo),
+    "serve": Command(Serve, run_serve),
+    "join": Command(Join, run_join),
 }
 
 
@@ -65,7 +86,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         print(f"fedpg {__version__}")
         return 0
-    name, rest = arguments[0], arguments[1:]
+    words = 2 if " ".join(arguments[:2]) in COMMANDS else 1
+    name, rest = " ".join(arguments[:words]), arguments[words:]
     try:
         if name not in COMMANDS:
             raise unknown("command", name, COMMANDS)
