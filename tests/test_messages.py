@@ -174,7 +174,7 @@ class InThisProcess:
         self.logs.append(log)
 
 
-@pytest.mark.parametrize("attack", ["sign-flipping", "random-noise", "nan", "wrong-length"])
+@pytest.mark.parametrize("attack", ["sign-flipping", "wrong-length"])
 @pytest.mark.usefixtures("compiled_fast")
 def test_a_round_over_messages_is_a_simulated_round(
     attack: str, tiny: Callable[..., Problem], compiled: Callable[[Problem], Advance]

@@ -99,10 +99,14 @@ class Exchange:
         deadline: float = 60.0,
         quorum: int = 0,
         poll: float = 0.02,
+        rounds: int = 0,
     ) -> None:
-        """`nodes` gives the sites that are connected: the agent's number -> Flower's number of the node."""
+        """`nodes` gives the sites that are connected: the agent's number -> Flower's number of the node.
+
+        After round `rounds` it asks to stop, if that is not 0.
+        """
         self.grid, self.nodes, self.config, self.ledger, self.stop = grid, nodes, config, ledger, stop
-        self.deadline, self.poll = deadline, poll
+        self.deadline, self.poll, self.rounds = deadline, poll, rounds
         self.quorum = check_quorum(quorum, config.agents)
         self.settings = settings_digest(config)
         self.round: Round | None = None
@@ -127,13 +131,19 @@ class Exchange:
         """What came of the replies."""
         assert self.round is not None
         self.ledger.decided(self.round, np.asarray(log.accepted), np.asarray(log.status))
+        if self.rounds and int(log.round) >= self.rounds:
+            self.stop.set()
 
     def _wait_for_quorum(self, round_: int) -> Mapping[int, int] | None:
-        said = False
+        """The sites that are connected, if they are enough; a server's first round waits for all a while longer."""
+        said, enough_since = False, None
         while not self.stop.is_set():
             nodes = self.nodes()
             if len(nodes) >= self.quorum:
-                return nodes
+                enough_since = enough_since or time.monotonic()
+                late = time.monotonic() - enough_since > self.deadline
+                if self.round is not None or late or len(nodes) == self.config.agents:
+                    return nodes
             if not said:
                 self.ledger.waiting(round_, len(nodes), self.quorum)
                 said = True

@@ -159,20 +159,11 @@ def _beat(client: FleetHttpClient, node: Node, over: threading.Event) -> None:
 def _answer(
     client: FleetHttpClient, node: Node, work: PullMessagesResponse, respond: Responder, say: Callable[[str], None]
 ) -> None:
-    message = message_from_proto(work.messages_list[0])
-    run_id = message.metadata.run_id
-    # The leaf of the tree holds the numbers; what is above it, the head of the message, came already.
-    *_, leaf = [part.object_id for part in iterate_object_tree(work.message_object_trees[0]) if not part.children]
-    pulled = client.PullObject(PullObjectRequest(node=node, run_id=run_id, object_id=leaf))
-    client.ConfirmMessageReceived(
-        ConfirmMessageReceivedRequest(node=node, run_id=run_id, message_object_id=message.metadata.message_id)
-    )
+    message, raw = fetch(client, node, work)
     began = time.monotonic()
     content: RecordDict | Error
     try:
-        if not pulled.object_available:
-            raise MessageError("wrong type", "the message was withdrawn while it was fetched")
-        values: dict[str, Any] = dict(ConfigRecord.inflate(pulled.object_content))
+        values: dict[str, Any] = dict(ConfigRecord.inflate(raw))
         content = RecordDict({RECORD: ConfigRecord(respond(values))})
         said = f"round {values['round']}: replied after {time.monotonic() - began:.2f} s"
     except MessageError as error:
@@ -184,6 +175,19 @@ def _answer(
     if not send_reply(client, node, message, content, time.monotonic() - began):
         said += ", too late: the round was over"
     say(said)
+
+
+def fetch(client: FleetHttpClient, node: Node, work: PullMessagesResponse) -> tuple[Message, bytes]:
+    """(the head of the message that waits, its one record)."""
+    message = message_from_proto(work.messages_list[0])
+    run_id = message.metadata.run_id
+    # The leaf of the tree holds the numbers; what is above it, the head of the message, came already.
+    *_, leaf = [part.object_id for part in iterate_object_tree(work.message_object_trees[0]) if not part.children]
+    pulled = client.PullObject(PullObjectRequest(node=node, run_id=run_id, object_id=leaf))
+    client.ConfirmMessageReceived(
+        ConfirmMessageReceivedRequest(node=node, run_id=run_id, message_object_id=message.metadata.message_id)
+    )
+    return message, pulled.object_content
 
 
 def send_reply(
