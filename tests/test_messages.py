@@ -174,12 +174,11 @@ class InThisProcess:
         self.logs.append(log)
 
 
-@pytest.mark.parametrize("attack", ["sign-flipping", "wrong-length"])
 @pytest.mark.usefixtures("compiled_fast")
 def test_a_round_over_messages_is_a_simulated_round(
-    attack: str, tiny: Callable[..., Problem], compiled: Callable[[Problem], Advance]
+    tiny: Callable[..., Problem], compiled: Callable[[Problem], Advance]
 ):
-    problem = tiny(attack=attack)
+    problem = tiny()
     sites = InThisProcess(problem)
     near, far = compiled(problem), compile_apart(problem, sites)
     here = there = first_state(problem, 3)
@@ -188,11 +187,8 @@ def test_a_round_over_messages_is_a_simulated_round(
             f(s, jnp.int32(1), jnp.int32(10**6)) for f, s in ((near, here), (far, there))
         )
         assert int(done) == int(one) == 1
-        unread = {"agent_steps"} if attack == "wrong-length" else set()  # known of what can be read only
-        for name in [n for n in Log._fields if n not in unread]:
+        for name in Log._fields:
             a, b = np.asarray(getattr(logs, name)[0]), np.asarray(getattr(log, name)[0])
-            if name == "norms":  # of what could not be read, only a simulation knows it
-                a, b = (x[np.asarray(log.status[0]) == 0] for x in (a, b))
             np.testing.assert_allclose(a, b, rtol=2e-4, atol=1e-5, err_msg=name)
         for name in ("status", "accepted", "rule", "centre"):
             np.testing.assert_array_equal(getattr(logs, name)[0], getattr(log, name)[0], err_msg=name)

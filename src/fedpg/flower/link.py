@@ -79,7 +79,7 @@ class Link:
         self.open: dict[str, int] = {}  # message -> the node that is to reply
         self.replies: dict[str, str] = {}  # message -> its reply
         self.oversized: set[int] = set()  # nodes
-        self.over: dict[str, int] = {}  # message -> the round, which is over
+        self.over: dict[str, tuple[int, bool]] = {}  # message -> its round, which is over, and whether it had a reply
         self.received = dict.fromkeys(self.agents, 0)  # node -> bytes of its requests
         self.sent = dict.fromkeys(self.agents, 0)  # node -> bytes of the responses
         self._round = 0
@@ -185,9 +185,10 @@ class Link:
     def _forget(self, ids: Iterable[str]) -> None:
         for id_ in list(ids):
             self.open.pop(id_)
-            self.over[id_] = self._round
+            reply = self.replies.pop(id_, None)
+            self.over[id_] = self._round, reply is not None
             self.state.delete_messages({id_})
-            for part in (id_, self.replies.pop(id_, None)):
+            for part in (id_, reply):
                 if part is not None:
                     self.state.object_store.delete(part)
         while len(self.over) > REMEMBERED:
@@ -199,8 +200,8 @@ class Link:
         """Between Flower's authentication and its handlers: `request` is of a known key, or it is to be activated."""
         message = getattr(request.state, "protobuf_request", None)
         what = request.url.path.rpartition("/")[2]
-        if message is None:
-            return await call_next(request)
+        if message is None or not request.url.path.startswith("/v1/fleet/"):
+            return Response(status_code=404)
         if what == "activate-node":
             return await self._activate(message.public_key, request, call_next)
         node = message.node.node_id if hasattr(message, "node") else message.node_id
@@ -239,14 +240,13 @@ class Link:
                 self.ledger.note(agent, "refused", "a reply in the name of another site")
                 raise HTTPException(403, "a site replies for itself only")
             if id_ in self.over:
-                text = f"a reply to round {self.over[id_]} in round {self._round}"
-                late = self.over[id_] < self._round
-                self.ledger.note(agent, "stale reply" if late else "second reply", text)
-            elif (
-                id_ in self.open
-                and self.replies.setdefault(id_, reply.metadata.message_id) != reply.metadata.message_id
-            ):
-                self.ledger.note(agent, "second reply", f"in round {self._round}: the first counts")
+                round_, answered = self.over[id_]
+                text = f"a reply to round {round_} in round {self._round}"
+                self.ledger.note(agent, "second reply" if answered else "stale reply", text)
+            elif id_ in self.open:
+                first = self.replies.setdefault(id_, reply.metadata.message_id)
+                if first != reply.metadata.message_id:
+                    self.ledger.note(agent, "second reply", f"in round {self._round}: the first counts")
 
     async def _has_work(self, node: int, request: Request) -> bool:
         """Hold a request for work until there is some, or for a while; False if the site went away meanwhile."""
