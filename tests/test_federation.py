@@ -146,7 +146,7 @@ LIES: dict[str, tuple[Callable[[dict[str, Any]], dict[str, Any]], str]] = {
 def test_every_kind_of_bad_reply_is_refused_and_named_and_training_goes_on(
     tmp_path: Path, responders: Callable[[Config], Responder]
 ):
-    agents = 2 * (len(LIES) + 2) + 1  # one more honest than not
+    agents = 2 * (len(LIES) + 2) + 2  # more honest than not
     made = federation(tmp_path / "f", deadline=4.0, agents=agents, trajectories=16)
     honest = responders(made.config)
 
@@ -191,6 +191,7 @@ def by_hand(sites: Sites, name: str, answer: Callable[[Any, Any, Any], None]) ->
     address = sites.address(name)
     with warm._client(address) as client:
         node = until(lambda: knock(client, address), "the server")
+        threading.Thread(target=warm._beat, args=(client, node, sites.stop), daemon=True).start()
         while not sites.stop.is_set():
             work = client.PullMessages(PullMessagesRequest(node=node))
             if work.messages_list:

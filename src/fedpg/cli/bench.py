@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from fedpg.cli.federation import need_flower
 from fedpg.config import renamed
 
 
@@ -13,6 +14,7 @@ class Bench:
       fedpg bench --quick
       fedpg bench --task HalfCheetah-v5
       fedpg bench --task LunarLander-v3 --trajectories 10000
+      fedpg bench --federation
     """
 
     task: str = "CartPole-v1"
@@ -20,13 +22,22 @@ class Bench:
     quick: bool = False
     """CartPole-v1: only the first table, of training, the bare rollout and Gymnasium."""
     agents: int = 10
-    """Other tasks: K, the number of agents."""
+    """Other tasks, and --federation: K, the number of agents."""
     trajectories: int = 500
     """Other tasks: how far to train."""
+    federation: bool = False
+    """Instead: what a round costs over the network, with --agents warm sites and Flower's own SuperNodes."""
 
 
 def run_bench(command: Bench) -> int:
     from fedpg.bench import bench
+
+    if command.federation:
+        need_flower()
+        from fedpg.bench.federation import bench_federation
+
+        bench_federation(command.agents)
+        return 0
 
     bench(renamed(command.task)[0], command.quick, command.trajectories, command.agents)
     return 0

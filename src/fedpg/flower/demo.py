@@ -5,11 +5,12 @@ import socket
 import subprocess
 import sys
 import threading
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from fedpg.config import Config
-from fedpg.flower.folder import create
+from fedpg.flower.folder import Federation, create
 from fedpg.flower.serve import serve
 from fedpg.training import Run
 
@@ -19,21 +20,31 @@ def demo(config: Config, seed: int, out: Path | None, quiet: bool, stop: threadi
     folder = out or next(p for i in range(1, 10_000) if not (p := Path("runs") / f"federation-{i}").exists())
     federation = create(folder, config, f"127.0.0.1:{free_port()}", deadline=120.0, seed=seed)
     print(f"{folder}: {config.agents} sites, TLS, a key each; the sites' words are in sites/*/join.log", flush=True)
+    with sites_of(federation, stop):
+        return serve(federation, folder / "run", quiet=quiet, stop=stop)
+
+
+@contextmanager
+def sites_of(federation: Federation, stop: threading.Event) -> Iterator[list["SiteProcess"]]:
+    """All sites of a federation as processes of this machine. The first one compiles for all."""
+    compiled = federation.folder / "compiled"
+    processes: list[SiteProcess] = []
+    over = threading.Event()
+
+    def start() -> None:
+        for name in federation.sites:
+            processes.append(stack.enter_context(SiteProcess(federation.folder / "sites" / name, compiled)))
+            while len(processes) == 1 and processes[0].process.poll() is None and not any(compiled.glob("*")):
+                if over.wait(0.1) or stop.is_set():
+                    return
+
     with ExitStack() as stack:
-
-        def start() -> None:
-            for name in federation.sites:
-                stack.enter_context(SiteProcess(folder / "sites" / name, compiled))
-                while name == federation.sites[0] and not stop.is_set() and not any(compiled.glob("*")):
-                    stop.wait(0.1)  # the first one compiles for all
-
-        compiled = folder / "compiled"
         starting = threading.Thread(target=start)
         starting.start()
         try:
-            return serve(federation, folder / "run", quiet=quiet, stop=stop)
+            yield processes
         finally:
-            stop.set()
+            over.set()
             starting.join()
 
 
