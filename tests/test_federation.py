@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import json
-import os
 import resource
 import signal
 import ssl
@@ -38,6 +37,7 @@ from fedpg.flower.certificates import read_site_key
 from fedpg.flower.demo import free_port
 from fedpg.flower.exchange import RECORD, Exchange
 from fedpg.flower.folder import Federation, create, read_federation, read_site, refuse_open
+from fedpg.flower.join import join
 from fedpg.flower.ledger import Ledger
 from fedpg.flower.link import Link
 from fedpg.flower.link import Server as HttpServer
@@ -49,27 +49,18 @@ HONEST: dict[str, Any] = TINY | {"byzantine": 0, "attack": "random-noise", "sigm
 
 
 @pytest.fixture(scope="module", autouse=True)
-def quick() -> Iterator[None]:
+def quick(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """All processes of these tests share what they compile, and spend little on it."""
-    before = {name: os.environ.get(name) for name in QUICK}
-    os.environ.update(QUICK)
-    yield
-    for name, value in before.items():
-        os.environ.pop(name) if value is None else os.environ.update({name: value})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+        patch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path_factory.mktemp("compiled")))
+        patch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
+        yield
 
 
 @pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("compiled")
-
-
-QUICK = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
-
-
-@pytest.fixture(scope="module")
-def responders(cache: Path) -> Callable[[Config], Responder]:
+def responders() -> Callable[[Config], Responder]:
     """The computation of a site, compiled once for all sites of the same settings."""
-    os.environ["JAX_COMPILATION_CACHE_DIR"] = str(cache)
     known: dict[Config, Responder] = {}
     lock = threading.Lock()
 
@@ -488,6 +479,7 @@ def test_a_federations_folder_is_made_whole_with_its_keys_closed(tmp_path: Path)
     assert {stat.S_IMODE(p.stat().st_mode) for p in secrets} == {0o600}
     for agent, name in enumerate(made.sites):
         site = read_site(made.folder / "sites" / name)
+        assert site.parameters == make_problem(made.config).policy.size
         assert (site.name, site.agent, site.config) == (name, agent, made.config)
         handed = {p.name for p in (made.folder / "sites" / name).iterdir()}
         assert handed == {"ca.crt", "site.key", "site.toml", "README.md"}
@@ -533,6 +525,12 @@ def test_without_tls_only_on_this_machine_unless_forced(tmp_path: Path):
     for host in ("0.0.0.0", "10.0.0.1", "fl.example.org", "::"):
         with pytest.raises(ConfigError, match="--force"):
             refuse_open(host, insecure=True, force=False)
+
+
+def test_a_site_whose_task_does_not_fit_is_told_so(tmp_path: Path):
+    made = federation(tmp_path / "f", agents=3)
+    with pytest.raises(ConfigError, match=r"every site's task must have the sizes of the server's, CartPole-v1"):
+        join(read_site(made.folder / "sites" / "site-0"), task="Acrobot-v1", quiet=True)
 
 
 def test_a_key_that_others_can_read_is_refused(tmp_path: Path):

@@ -12,14 +12,17 @@ from fedpg.agents import Answers, Broadcast, Problem, answer, make_broadcast
 from fedpg.attacks import COLLUSIVE
 from fedpg.config import ConfigError
 from fedpg.environments import Pool
-from fedpg.federation.messages import decode_broadcast, encode_reply
+from fedpg.federation.messages import MessageError, decode_broadcast, encode_reply
 
 Responder = Callable[[Mapping[str, Any]], dict[str, Any]]
 """The message of the server -> the reply of the site; a MessageError if the former cannot be used."""
 
 
-def make_responder(problem: Problem) -> Responder:
-    """The compiled answer of one agent, kept for all rounds. By the settings, the last agents are Byzantine."""
+def make_responder(problem: Problem, number: int | None = None) -> Responder:
+    """The compiled answer of one agent, kept for all rounds. By the settings, the last agents are Byzantine.
+
+    It answers as the agent that the server says it is; with a `number` of its own, as that one only.
+    """
     config = problem.config
     refuse_collusion(problem)
     honest = config.agents - config.byzantine
@@ -35,9 +38,14 @@ def make_responder(problem: Problem) -> Responder:
     def respond(values: Mapping[str, Any]) -> dict[str, Any]:
         began = time.monotonic()
         agent, broadcast = decode_broadcast(values, config, problem.policy.size)
+        if number is not None and agent != number:
+            raise MessageError("wrong type", f"a message for agent {agent}, and this site is agent {number}")
         answers = jax.block_until_ready(compiled(broadcast, jnp.int32(agent)))
         if isinstance(problem.environment, Pool):
-            problem.environment.check()
+            failures = list(problem.environment.failures)
+            problem.environment.failures.clear()  # this round failed; the next one may not
+            if failures:
+                raise failures[0]
         return encode_reply(answers, values["round"], time.monotonic() - began)
 
     return respond

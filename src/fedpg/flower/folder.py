@@ -44,6 +44,8 @@ class Site(NamedTuple):
     name: str
     agent: int
     address: str
+    parameters: int
+    """D: of the policy that all share."""
     config: Config
 
 
@@ -53,7 +55,8 @@ def create(
     """Make the folder: CA, certificates, keys, settings, and `sites/NAME` to hand out."""
     host, port = split_address(address)
     check_numbers(config, deadline, quorum, seed)
-    refuse_collusion(make_problem(config))  # settings that cannot work are refused before there are keys
+    problem = make_problem(config)  # settings that cannot work are refused before there are keys
+    refuse_collusion(problem)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise StorageError(f"{folder} exists already: a federation needs a new folder")
     names = tuple(f"site-{agent}" for agent in range(config.agents))
@@ -80,7 +83,8 @@ def create(
         mine.mkdir()
         write_site_key(mine / "site.key", folder / "keys" / f"{name}.pub")
         write_whole(mine / "ca.crt", (folder / "ca.crt").read_bytes())
-        values = {"name": name, "agent": agent, "address": address, "settings": to_json(config)}
+        size = problem.policy.size
+        values = {"name": name, "agent": agent, "address": address, "parameters": size, "settings": to_json(config)}
         write_whole(mine / SITE_FILE, SITE_HEAD + to_toml(values))
         write_whole(mine / "README.md", SITE_PAGE.format(name=name, address=address, task=config.task))
     page = PAGE.format(folder=folder, address=address, listen=federation.listen, sites=len(names), port=port)
@@ -122,10 +126,10 @@ def read_federation(folder: Path) -> Federation:
 def read_site(folder: Path) -> Site:
     """The folder that was handed to a site."""
     values = _read(folder / SITE_FILE, "site's folder: the server has it under sites/")
-    _check(folder / SITE_FILE, values, {"name": str, "agent": int, "address": str})
+    _check(folder / SITE_FILE, values, {"name": str, "agent": int, "address": str, "parameters": int})
     split_address(values["address"])
     config = _settings(folder / SITE_FILE, values)
-    return Site(folder, values["name"], values["agent"], values["address"], config)
+    return Site(folder, values["name"], values["agent"], values["address"], values["parameters"], config)
 
 
 def check_numbers(config: Config, deadline: float, quorum: int, seed: int) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import jax
 
 from fedpg.agents import make_problem
-from fedpg.config import renamed
+from fedpg.config import ConfigError, renamed
 from fedpg.environments import Environment, Pool
 from fedpg.federation.site import make_responder
 from fedpg.flower.certificates import read_site_key
@@ -45,7 +45,13 @@ def join(
     mine = dataclasses.replace(config, task=renamed(task or config.task)[0])
     problem = make_problem(mine)
     say(f"the task is {mine.task}, simulated by {_simulator(problem.environment)}")
-    responder = make_responder(problem)
+    if problem.policy.size != site.parameters:
+        raise ConfigError(
+            f"the task {mine.task} has {problem.environment.observations} observations and the actions "
+            f"{problem.environment.actions}, which make a policy of {problem.policy.size} parameters; this "
+            f"federation's has {site.parameters}: every site's task must have the sizes of the server's, {config.task}"
+        )
+    responder = make_responder(problem, site.agent)
     run_site(Address(site.address, certificates, key), responder, say, stop or threading.Event())
     say("left")
 

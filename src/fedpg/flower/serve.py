@@ -12,8 +12,8 @@ from fedpg.flower.folder import Federation, refuse_open, split_address
 from fedpg.flower.ledger import FILE, Ledger
 from fedpg.flower.link import Link, Server
 from fedpg.flower.table import make_table_reporter
-from fedpg.storage import remove_unfinished
 from fedpg.training import Run, train_seeds
+from fedpg.training.run import check_folder, make_folder
 
 
 def serve(
@@ -32,8 +32,8 @@ def serve(
     problem = make_problem(federation.config)
     refuse_collusion(problem)
     keys = federation.public_keys()
-    out.mkdir(parents=True, exist_ok=True)
-    remove_unfinished(out)
+    check_folder(out, federation.config, federation.seed, resume=True)
+    make_folder(out, federation.config, federation.seed)  # the ledger is in it, and begins before the run
     ledger = Ledger(federation.sites, out / FILE)
     reporter = make_table_reporter(federation.config, ledger, quiet)
     ledger.say = reporter.note

@@ -14,7 +14,7 @@ from fedpg.flower.ledger import FILE, Ledger
 from fedpg.flower.run_config import read_run_config
 from fedpg.training import train_seeds
 from fedpg.training.progress import Lines
-from fedpg.training.run import new_folder
+from fedpg.training.run import check_folder, make_folder, new_folder
 
 POLL = 0.2
 """Seconds between two looks for replies: each is a request to the SuperLink."""
@@ -30,7 +30,8 @@ def main(grid: Grid, context: Context) -> None:
     problem = make_problem(config)
     refuse_collusion(problem)
     out = Path(wanted.out) if wanted.out else new_folder(config)
-    out.mkdir(parents=True, exist_ok=True)
+    check_folder(out, config, wanted.seed, resume=True)
+    make_folder(out, config, wanted.seed)  # the ledger is in it, and begins before the run
     reporter = Lines(config)
     ledger = Ledger([f"node-{agent}" for agent in range(config.agents)], out / FILE, reporter.note)
     exchange = Exchange(
