@@ -200,8 +200,8 @@ class Link:
         """Between Flower's authentication and its handlers: `request` is of a known key, or it is to be activated."""
         message = getattr(request.state, "protobuf_request", None)
         what = request.url.path.rpartition("/")[2]
-        if message is None or not request.url.path.startswith("/v1/fleet/"):
-            return Response(status_code=404)
+        if message is None:
+            return await call_next(request)
         if what == "activate-node":
             return await self._activate(message.public_key, request, call_next)
         node = message.node.node_id if hasattr(message, "node") else message.node_id
@@ -290,14 +290,14 @@ async def _disconnected(request: Request) -> None:
 
 
 class Limit:
-    """Refuses requests that no honest site sends, before they take memory."""
+    """Refuses requests that no honest site sends, before they are read."""
 
     def __init__(self, app: ASGIApp, link: Link) -> None:
         self.app, self.link = app, link
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
+        if scope["type"] != "http" or not scope["path"].startswith("/v1/fleet/"):
+            await Response(status_code=404)(scope, receive, send)
             return
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         length = headers.get("content-length", "")
@@ -335,6 +335,7 @@ class Server:
                 log_config=None,
                 access_log=False,
                 lifespan="off",
+                ws="none",
                 timeout_keep_alive=120,
                 timeout_graceful_shutdown=1,
                 ssl_certfile=certificate,
