@@ -213,7 +213,8 @@ class Link:
             self._check_push(node, agent, message)
         response = await call_next(request)
         self.received[node] += message.ByteSize()
-        self.sent[node] += int(response.headers.get("content-length", 0))
+        answer = getattr(request.state, "protobuf_response", None)
+        self.sent[node] += answer.ByteSize() if answer is not None else 0
         if what == "deactivate-node":
             self.ledger.lost(agent)
         if what == "send-node-heartbeat" and not self.ledger.rows[agent].connected:
