@@ -31,7 +31,7 @@ def slow_cartpole() -> gymnasium.Env[Any, Any]:
     return Slow(gymnasium.make("CartPole-v1"))
 
 
-def until(true: Callable[[], Any], what: str, seconds: float = 120.0) -> Any:
+def until(true: Callable[[], Any], what: str, seconds: float = 300.0) -> Any:
     """Wait until something is true, and give that."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
@@ -60,7 +60,7 @@ class Process:
     def signal(self, number: int) -> None:
         os.kill(self.process.pid, number)
 
-    def wait(self, seconds: float = 120.0) -> int:
+    def wait(self, seconds: float = 300.0) -> int:
         return self.process.wait(timeout=seconds)
 
     @property
