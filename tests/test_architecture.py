@@ -39,6 +39,7 @@ ORDER = (
     "plots",
     "summary",
     "play",
+    "flower",
     "bench",
     "theory",
     "fedpg",

@@ -79,7 +79,11 @@ def make_broadcast(theta: Array, run_key: Array, round_: Array, batch: Array) ->
     return Broadcast(theta, round_, batch, jax.random.fold_in(run_key, round_), season)
 
 
-STATUSES = ("answered", "no answer", "wrong length", "not finite")
+STATUSES = (
+    *("answered", "no answer", "wrong length", "not finite"),
+    # These can only happen between machines.
+    *("failed at the site", "wrong type", "wrong round", "too large"),
+)
 """What the border check said of a reply. Only those that answered reach a filter."""
 
 
@@ -88,13 +92,15 @@ class Replies(NamedTuple):
 
     gradients: Array  # [K, D]
     lengths: Array  # [K]: how many numbers arrived, 0 for no answer
+    faults: Array | None = None  # [K]: index into STATUSES of what kept a message from being read, 0 for nothing
 
     @property
     def status(self) -> Array:
         """The index into STATUSES of each reply.  [K]"""
         finite = jnp.all(jnp.isfinite(self.gradients), axis=1)
         wrong = self.lengths != self.gradients.shape[1]
-        return jnp.where(self.lengths == 0, 1, jnp.where(wrong, 2, jnp.where(finite, 0, 3)))
+        status = jnp.where(self.lengths == 0, 1, jnp.where(wrong, 2, jnp.where(finite, 0, 3)))
+        return status if self.faults is None else jnp.where(self.faults > 0, self.faults, status)
 
 
 class Answers(NamedTuple):

@@ -156,6 +156,10 @@ ATTACKS: dict[str, Callable[..., Attack]] = {
 }
 
 
+COLLUSIVE = ("fedpg-attack", "variance-attack")
+"""Attacks that need the gradients of all colluders: they can be simulated, but no site can make one alone."""
+
+
 def make_attack(config: Config) -> Attack:
     """The attack that the settings name: a built-in one, or a user's `package.module:function`."""
     if ":" in config.attack and config.attack_options:

@@ -9,6 +9,17 @@ from typing import Any, NamedTuple
 import tyro
 
 from fedpg.cli.bench import Bench, run_bench
+from fedpg.cli.federation import (
+    Create,
+    Demo,
+    Join,
+    Serve,
+    create_defaults,
+    run_create,
+    run_demo,
+    run_join,
+    run_serve,
+)
 from fedpg.cli.policies import Evaluate, Play, run_evaluate, run_play
 from fedpg.cli.theory import Lab, Theory, run_theory, run_theory_lab
 from fedpg.cli.train import Train, run_train, train_defaults
@@ -25,6 +36,11 @@ fedpg: several agents learn one policy together, while some of them fail or lie.
   fedpg theory      what the paper's theorem promises your federation, and what it asks for
   fedpg theory lab  the theorem's rates, measured where the true gradient is known
 
+  fedpg federation create    the folder of a federation across machines: keys, certificates, settings
+  fedpg federation demo      a server and ten sites on this machine, secured, three of them Byzantine
+  fedpg serve                the server of a federation
+  fedpg join                 a site of a federation, with an environment of its own
+
 Examples:
   fedpg train                                                  ten honest agents learn CartPole
   fedpg train --byzantine 3 --attack sign-flipping             three of them lie
@@ -35,6 +51,7 @@ Examples:
   fedpg evaluate runs/ten/seed-0 --episodes 100
   fedpg play runs/ten/seed-0 --out cartpole.gif
   fedpg theory --agents 20 --byzantine 3 --epsilon 0.1         how many trajectories the theorem asks for
+  fedpg federation create hospitals --sites 5 --address fl.example.org:8443
   fedpg COMMAND --help                                         all options of a command, with their defaults
 """
 
@@ -55,6 +72,10 @@ COMMANDS: dict[str, Command] = {
     "bench": Command(Bench, run_bench),
     "theory": Command(Theory, run_theory),
     "theory lab": Command(Lab, run_theory_lab),
+    "federation create": Command(Create, run_create, create_defaults),
+    "federation demo": Command(Demo, run_demo),
+    "serve": Command(Serve, run_serve),
+    "join": Command(Join, run_join),
 }
 
 

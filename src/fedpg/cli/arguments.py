@@ -1,7 +1,14 @@
 """What several commands take."""
 
+import contextlib
 import dataclasses
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from fedpg.config import ConfigError
@@ -49,3 +56,21 @@ def check_seed(value: int) -> None:
 def check_positive(name: str, value: int) -> None:
     if value < 1:
         raise ConfigError(f"{name} must be 1 or more, not {value}")
+
+
+@contextlib.contextmanager
+def on_signal(stop: threading.Event, saying: str) -> Iterator[None]:
+    """Set `stop` at Ctrl-C or a request to end, and say what happens now; at the second one, end at once."""
+
+    def on_interrupt(number: int, frame: FrameType | None) -> None:
+        if stop.is_set():  # a second Ctrl-C does not wait
+            os._exit(130)  # what is written is written whole, so nothing more is lost
+        print(f"fedpg: {saying} (again: at once)", file=sys.stderr)
+        stop.set()
+
+    previous = {number: signal.signal(number, on_interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)

@@ -3,6 +3,7 @@
 import sys
 from dataclasses import dataclass
 
+from fedpg.cli.federation import need_flower
 from fedpg.config import renamed
 
 
@@ -14,6 +15,7 @@ class Bench:
       fedpg bench --quick
       fedpg bench --task HalfCheetah-v5
       fedpg bench --task LunarLander-v3 --trajectories 10000
+      fedpg bench --federation
     """
 
     task: str = "CartPole-v1"
@@ -21,14 +23,22 @@ class Bench:
     quick: bool = False
     """CartPole-v1: only the first table, of training, the bare rollout and Gymnasium."""
     agents: int = 10
-    """Other tasks: K, the number of agents."""
+    """Other tasks, and --federation: K, the number of agents."""
     trajectories: int = 500
     """Other tasks: how far to train."""
+    federation: bool = False
+    """Instead: what a round costs over the network, with --agents warm sites and Flower's own SuperNodes."""
 
 
 def run_bench(command: Bench) -> int:
     from fedpg.bench import bench
 
+    if command.federation:
+        need_flower()
+        from fedpg.bench.federation import bench_federation
+
+        bench_federation(command.agents)
+        return 0
     task, note = renamed(command.task)
     if note:
         print(f"fedpg: {note}", file=sys.stderr)

@@ -2,19 +2,16 @@
 
 import argparse
 import dataclasses
-import os
 import shlex
-import signal
 import sys
 import threading
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Annotated
 
 import tyro
 
-from fedpg.cli.arguments import parse_seeds
+from fedpg.cli.arguments import on_signal, parse_seeds
 from fedpg.config import Config, ConfigError, defaults, refuse_idle_attack, renamed, validate
 from fedpg.storage import read_config
 
@@ -79,19 +76,8 @@ def run_train(command: Train) -> int:
     if command.resume and command.out is None:
         raise ConfigError("resume goes on with the run in a folder: give it with --out")
     stop = threading.Event()
-
-    def on_interrupt(number: int, frame: FrameType | None) -> None:
-        if stop.is_set():  # a second Ctrl-C does not wait
-            os._exit(130)  # what is written is written whole, so nothing more is lost
-        print("fedpg: stopping after this round (again: at once)", file=sys.stderr)
-        stop.set()
-
-    previous = {number: signal.signal(number, on_interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
+    with on_signal(stop, "stopping after this round"):
         runs = train_seeds(problem, seeds, command.out, command.resume, make_reporter(config, command.quiet), stop)
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
     folder = runs[0].folder if len(runs) == 1 else runs[0].folder.parent
     plot_curve(folder / "curve.png", [run.records for run in runs], title_of(config))
     print_summary(runs, folder)

@@ -26,7 +26,7 @@ from fedpg.training.checkpoint import FILE, load_checkpoint, save_checkpoint, sa
 from fedpg.training.events import Events
 from fedpg.training.progress import Reporter, Silent, Snapshot
 from fedpg.training.records import Records
-from fedpg.training.rounds import CHUNK, Advance, compile_rounds, last_test
+from fedpg.training.rounds import CHUNK, Advance, Sites, compile_apart, compile_rounds, last_test
 
 SECONDS_PER_CALL = 0.3
 SECONDS_PER_CHECKPOINT = 5.0
@@ -103,10 +103,11 @@ def train_seeds(
     resume: bool = False,
     reporter: Reporter | None = None,
     stop: threading.Event | None = None,
+    sites: Sites | None = None,
 ) -> list[Run]:
     """Train one run per seed, as many at a time as there are cores; each is what it would be alone.
 
-    One seed lives in the folder itself, several in `seed-0`, `seed-1`, ... of it.
+    One seed lives in the folder itself, several in `seed-0`, `seed-1`, ... of it. With `sites`, they are the agents.
     """
     reporter, stop = reporter or Silent(), stop or threading.Event()
     make_filter(problem.config)  # an unknown name is an error before there is a folder
@@ -123,12 +124,13 @@ def train_seeds(
             reporter.note(f"there is no run at {folder} to resume: this is a new one")
         by = f", simulated by {problem.environment.simulator}" if isinstance(problem.environment, Pool) else ""
         reporter.note(f"{problem.config.name} in {folder}{by}: compiling, a few seconds")
-        advance = compile_rounds(problem)
+        advance = compile_rounds(problem) if sites is None else compile_apart(problem, sites)
         reporter.note("compiled")
         for seed in seeds:
             make_folder(folders[seed], problem.config, seed)
         with ThreadPoolExecutor(max_workers=min(len(seeds), at_a_time(problem))) as pool:
-            jobs = [pool.submit(_train_one, problem, advance, s, folders[s], reporter, stop) for s in seeds]
+            far = sites is not None
+            jobs = [pool.submit(_train_one, problem, advance, s, folders[s], reporter, stop, far) for s in seeds]
             try:
                 return [job.result() for job in jobs]
             except BaseException as error:
@@ -195,7 +197,7 @@ def make_folder(folder: Path, config: Config, seed: int) -> None:
 
 
 def _train_one(
-    problem: Problem, advance: Advance, seed: int, folder: Path, reporter: Reporter, stop: threading.Event
+    problem: Problem, advance: Advance, seed: int, folder: Path, reporter: Reporter, stop: threading.Event, far: bool
 ) -> Run:
     config = problem.config
     if (folder / FILE).exists():
@@ -217,17 +219,20 @@ def _train_one(
                 records.save(folder / "records.jsonl")
                 raise
             spent = time.monotonic() - start
+            if not int(done):  # it was asked to stop
+                continue
             records.extend(log, int(done), spent)
             events.write(records, int(done))
             reporter.update(seed, _snapshot(records, (records.steps - before) / (time.monotonic() - began)))
             # Calls of about SECONDS_PER_CALL: few enough to cost nothing, often enough to show progress and to stop.
             rounds = max(1, min(CHUNK, 2 * rounds, int(rounds * SECONDS_PER_CALL / max(spent, 1e-9))))
-            if time.monotonic() - saved > SECONDS_PER_CHECKPOINT:
+            # A round of agents elsewhere is dear: none of them is done twice.
+            if far or time.monotonic() - saved > SECONDS_PER_CHECKPOINT:
                 save_checkpoint(folder, config, seed, state, records)
                 records.save(folder / "records.jsonl")
                 saved = time.monotonic()
         save_checkpoint(folder, config, seed, state, records)
-        records.last_test = last_test(problem, advance, state)
+        records.last_test = last_test(problem, None if far else advance, state)
         events.write_last(records)
     seconds = time.monotonic() - began
     records.save(folder / "records.jsonl")

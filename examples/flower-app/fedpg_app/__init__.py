@@ -1,0 +1,1 @@
+"""FedPG-BR as a Flower app."""

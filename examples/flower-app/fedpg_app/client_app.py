@@ -1,0 +1,5 @@
+"""The sites' half."""
+
+from fedpg.flower.client_app import app
+
+__all__ = ["app"]

@@ -1,0 +1,205 @@
+"""`fedpg federation create`, `fedpg federation demo`, `fedpg serve` and `fedpg join`."""
+
+import dataclasses
+import importlib.util
+import os
+import shlex
+import sys
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from fedpg.cli.arguments import on_signal
+from fedpg.cli.train import train_defaults
+from fedpg.config import Config, ConfigError, make_config, refuse_idle_attack, renamed, validate
+
+
+@dataclass(frozen=True)
+class Create:
+    """Make the folder of a federation: a CA, the server's certificate, a key per site, and the settings.
+
+    Examples:
+      fedpg federation create my-federation --sites 5 --address fl.example.org:8443
+      fedpg federation create my-federation --sites 5 --task my_package.my_module:make_environment
+      fedpg federation create trial --sites 3 --trajectories 500
+    """
+
+    folder: Annotated[Path, tyro.conf.Positional]
+    """The new folder."""
+    config: Annotated[Config, tyro.conf.arg(name="")]
+    sites: int | None = None
+    """How many sites there are: the number of agents, by another name."""
+    address: str = "127.0.0.1:8443"
+    """host:port by which the sites reach the server. By default this machine only."""
+    deadline: float = 60.0
+    """Seconds that a round waits for replies."""
+    quorum: int = 0
+    """Replies that a round needs; 0: more than half of the sites."""
+    seed: int = 0
+    """The seed of the run."""
+
+
+def create_defaults(arguments: list[str]) -> Create:
+    return Create(folder=tyro.MISSING, config=train_defaults([a for a in arguments if a != "--resume"]).config)
+
+
+@dataclass(frozen=True)
+class Serve:
+    """Run the server of a federation: wait for a quorum of its sites, train with them, write the run folder.
+
+    Killed or interrupted, it goes on from its checkpoint when it is started again.
+
+    Examples:
+      fedpg serve my-federation
+      fedpg serve my-federation --out runs/second
+    """
+
+    folder: Annotated[Path, tyro.conf.Positional]
+    """The folder that `fedpg federation create` made."""
+    out: Path | None = None
+    """The run folder; by default `run` in the federation's."""
+    insecure: bool = False
+    """Without TLS: only on this machine, unless --force is given."""
+    force: bool = False
+    """Allow --insecure where other machines can reach it."""
+    quiet: bool = False
+    """No table, only the summary."""
+
+
+@dataclass(frozen=True)
+class Join:
+    """Be a site of a federation: answer each round with a gradient from this site's own environment.
+
+    Keeps the environment and the compiled code between rounds, and connects again by itself.
+
+    Examples:
+      fedpg join site-0 --task my_package.my_module:make_environment
+      fedpg join site-0
+    """
+
+    folder: Annotated[Path, tyro.conf.Positional]
+    """The folder that this site was handed."""
+    task: str | None = None
+    """This site's own task: `package.module:factory`, or a Gymnasium id; by default that of the federation."""
+    insecure: bool = False
+    """Without TLS, for a server with --insecure: only on this machine, unless --force is given."""
+    force: bool = False
+    """Allow --insecure to another machine."""
+    quiet: bool = False
+    """Say only what went wrong."""
+
+
+@dataclass(frozen=True)
+class Demo:
+    """A server and its sites on this machine, secured as between machines: ten sites, three of them Byzantine.
+
+    Examples:
+      fedpg federation demo
+      fedpg federation demo --sites 4 --byzantine 1 --attack random-noise
+    """
+
+    sites: int = 10
+    """How many site processes there are."""
+    byzantine: int = 3
+    """How many of them are Byzantine."""
+    attack: str = "sign-flipping"
+    """What those do."""
+    trajectories: int = 1000
+    """How far to train, in trajectories as the paper counts them."""
+    task: str = "CartPole-v1"
+    """The task of the server and of all sites."""
+    seed: int = 0
+    """The seed of the run."""
+    out: Path | None = None
+    """The folder of the demo's federation; by default a new one under `runs/`."""
+    quiet: bool = False
+    """No table, only the summary."""
+
+
+def run_create(command: Create) -> int:
+    need_flower()
+    from fedpg.flower.folder import create
+
+    task, note = renamed(command.config.task)
+    if note:
+        print(f"fedpg: {note}", file=sys.stderr)
+    agents = command.config.agents if command.sites is None else command.sites
+    config = validate(dataclasses.replace(command.config, task=task, agents=agents))
+    refuse_idle_attack(config)
+    made = create(command.folder, config, command.address, command.deadline, command.quorum, command.seed)
+    folder = shlex.quote(str(command.folder))
+    print(f"{command.folder}: a federation of {agents} sites, the server at {made.address}.")
+    print(f"  1. hand {folder}/sites/site-0 ... to the sites, one each; read {folder}/README.md")
+    print("  2. at each site:    fedpg join site-0 --task package.module:factory")
+    print(f"  3. at the server:   fedpg serve {folder}")
+    return 0
+
+
+def run_serve(command: Serve) -> int:
+    need_flower()
+    from fedpg.flower.folder import read_federation
+    from fedpg.flower.serve import serve
+    from fedpg.plots import plot_curve
+    from fedpg.summary import print_summary, title_of
+
+    federation = read_federation(command.folder)
+    warn_insecure(command.insecure)
+    out = command.out or command.folder / "run"
+    stop = threading.Event()
+    with on_signal(stop, "stopping after this round"):
+        run = serve(federation, out, command.insecure, command.force, command.quiet, stop)
+    plot_curve(out / "curve.png", [run.records], title_of(run.config))
+    print_summary([run], out)
+    if not run.finished:
+        print(f"Interrupted. Go on with: fedpg serve {shlex.quote(str(command.folder))}", file=sys.stderr)
+        return 130
+    return 0
+
+
+def run_join(command: Join) -> int:
+    need_flower()
+    from fedpg.flower.folder import read_site
+    from fedpg.flower.join import join
+
+    site = read_site(command.folder)
+    warn_insecure(command.insecure)
+    stop = threading.Event()
+    with on_signal(stop, "leaving after this round"):
+        join(site, command.task, command.insecure, command.force, command.quiet, stop)
+    return 0
+
+
+def run_demo(command: Demo) -> int:
+    need_flower()
+    from fedpg.flower.demo import demo
+    from fedpg.plots import plot_curve
+    from fedpg.summary import print_summary, title_of
+
+    attack: dict[str, Any] = {"attack": command.attack} if command.byzantine else {}
+    config = make_config(
+        command.task, agents=command.sites, byzantine=command.byzantine, trajectories=command.trajectories, **attack
+    )
+    stop = threading.Event()
+    with on_signal(stop, "stopping after this round"):
+        run = demo(config, command.seed, command.out, command.quiet, stop)
+    plot_curve(run.folder / "curve.png", [run.records], title_of(run.config))
+    print_summary([run], run.folder)
+    return 0 if run.finished else 130
+
+
+def need_flower() -> None:
+    """Flower is an extra: most users never leave one machine."""
+    if importlib.util.find_spec("flwr") is None:
+        raise ConfigError("this needs Flower: pip install 'fedpg[flower]'")
+    os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
+
+
+def warn_insecure(insecure: bool) -> None:
+    if insecure:
+        print(
+            "fedpg: warning: --insecure: no TLS. Whoever is on the way can read and change every gradient.",
+            file=sys.stderr,
+        )

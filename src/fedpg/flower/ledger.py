@@ -1,0 +1,152 @@
+"""What each site did, for people: a table while it happens, one line of JSON per round in the run folder."""
+
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedpg.agents import STATUSES
+from fedpg.storage import StorageError
+
+if TYPE_CHECKING:
+    from fedpg.flower.exchange import Round
+
+FILE = "federation.jsonl"
+
+
+@dataclass
+class Row:
+    """Where a site is."""
+
+    name: str
+    connected: bool = False
+    seen: float | None = None  # time.monotonic() of its last sign of life
+    replied: int = 0  # the last round it replied to
+    accepted: int = 0  # rounds
+    rejected: int = 0
+    state: str = "not connected yet"
+
+
+class Ledger:
+    """Is told everything that happens between the server and its sites; safe to call from several threads."""
+
+    def __init__(self, names: Sequence[str], path: Path | None = None, say: Callable[[str], None] | None = None):
+        self.rows = [Row(name) for name in names]
+        self.path, self.say = path, say or (lambda text: None)
+        self.round = 0
+        self._lock = threading.RLock()
+        self._attempt = 0
+        self._asked: set[int] = set()
+
+    def begin(self, round_: "Round", attempt: int, asked: list[int]) -> None:
+        """A broadcast goes out to these agents."""
+        with self._lock:
+            self.round, self._attempt, self._asked = round_.number, attempt, set(asked)
+            for agent in asked:
+                self.rows[agent].state = "asked"
+
+    def heard(self, round_: "Round", agent: int) -> None:
+        """A reply came in, usable or not."""
+        with self._lock:
+            self.rows[agent].replied = round_.number
+            self.rows[agent].seen = time.monotonic()
+            self.rows[agent].state = "replied"
+
+    def decided(self, round_: "Round", accepted: np.ndarray, status: np.ndarray) -> None:
+        """The filter has decided on a round."""
+        with self._lock:
+            for agent, row in enumerate(self.rows):
+                if accepted[agent]:
+                    row.accepted += 1
+                    row.state = "accepted"
+                else:
+                    row.rejected += 1
+                    row.state = self._why(round_, agent, STATUSES[int(status[agent])])
+            self._write(round_, True, [bool(a) for a in accepted])
+
+    def failed(self, round_: "Round", quorum: int) -> None:
+        """A round had no quorum."""
+        with self._lock:
+            for agent, status in enumerate(round_.statuses):
+                self.rows[agent].state = self._why(round_, agent, status)
+            self._write(round_, False, [False] * len(self.rows))
+        self.say(
+            f"round {round_.number}: {round_.usable} usable replies, {quorum} are needed: nothing changed, asking again"
+        )
+
+    def waiting(self, round_: int, connected: int, quorum: int) -> None:
+        """There are too few sites to begin a round."""
+        with self._lock:
+            self.round = round_
+            self._append({"round": round_, "event": "waiting for a quorum", "connected": connected, "quorum": quorum})
+        self.say(f"round {round_}: waiting for sites, {connected} of {quorum} connected ({len(self.rows)} registered)")
+
+    def connected(self, agent: int) -> None:
+        """A site has come, or come back."""
+        with self._lock:
+            row = self.rows[agent]
+            row.connected, row.seen, row.state = True, time.monotonic(), "connected"
+            self._append({"round": self.round, "event": "connected", "site": row.name})
+        self.say(f"{row.name} connected")
+
+    def lost(self, agent: int) -> None:
+        """A site has gone, with or without a word."""
+        with self._lock:
+            row = self.rows[agent]
+            if not row.connected:
+                return
+            row.connected, row.state = False, "gone"
+            self._append({"round": self.round, "event": "gone", "site": row.name})
+        self.say(f"{row.name} is gone")
+
+    def seen(self, agent: int) -> None:
+        """A sign of life."""
+        self.rows[agent].seen = time.monotonic()
+
+    def note(self, agent: int | None, event: str, reason: str) -> None:
+        """Something that should not happen; without an agent, of a stranger."""
+        name = None if agent is None else self.rows[agent].name
+        with self._lock:
+            self._append({"round": self.round, "event": event, "site": name, "reason": reason})
+        self.say(f"{name or 'a stranger'}: {event}: {reason}")
+
+    def _why(self, round_: "Round", agent: int, status: str) -> str:
+        if status == "answered":
+            return "outvoted by the filter"
+        if status == "no answer":
+            return "no answer" if agent in self._asked else "not there"
+        return f"{status}: {round_.reasons.get(agent, '')}".rstrip(": ")
+
+    def _write(self, round_: "Round", quorum: bool, accepted: list[bool]) -> None:
+        sites: dict[str, Any] = {}
+        for agent, (row, status) in enumerate(zip(self.rows, round_.statuses, strict=True)):
+            sites[row.name] = {
+                "status": status,
+                "accepted": accepted[agent],
+                "reason": "" if accepted[agent] else self._why(round_, agent, status),
+                "seconds": round_.seconds.get(agent),
+            }
+        took = round(time.monotonic() - round_.began, 3)
+        line = {"round": round_.number, "attempt": self._attempt, "quorum": quorum, "seconds": took, "sites": sites}
+        self._append(line)
+
+    def _append(self, line: dict[str, Any]) -> None:
+        if self.path is None:
+            return
+        try:
+            # One write per line. Whoever was killed in the middle of one leaves half a line, which a new one ends.
+            with open(self.path, "ab+") as file:
+                size = file.seek(0, os.SEEK_END)
+                broken = size > 0 and (file.seek(size - 1), file.read(1))[1] != b"\n"
+                file.write((b"\n" if broken else b"") + json.dumps(line).encode() + b"\n")
+        except OSError as error:
+            raise StorageError(
+                f"cannot write {self.path}: {error.strerror or error}. Make room and start again: the run goes on from "
+                "its checkpoint"
+            ) from error

@@ -1,0 +1,367 @@
+"""Flower's SuperLink in this process: its Fleet API and nothing else, for registered sites only.
+
+`flower-superlink` serves three APIs on one port: Fleet (nodes), Control (who may start runs and register nodes) and
+Runtime (ServerApps). Without an account service, the last two take orders from whoever reaches the port. Here the
+ServerApp is this process, so only the first is served. It runs Flower's own routes, authentication and state.
+"""
+
+import asyncio
+import contextlib
+import logging
+import socket
+import threading
+import time
+from base64 import b64decode
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import uvicorn
+from fastapi import FastAPI, HTTPException, Request, Response
+from flwr.app import Error, Message, RecordDict
+from flwr.app.message import remove_content_from_message
+from flwr.common.constant import NOOP_ACCOUNT_NAME, NOOP_FLWR_AID, SUPERLINK_NODE_ID, TIMESTAMP_HEADER, Status
+from flwr.server.superlink.linkstate import LinkStateFactory
+from flwr.server.superlink.linkstate.in_memory_linkstate import InMemoryLinkState
+from flwr.supercore.constant import (
+    FLEET_HTTP_PUBLIC_KEY_HEADER,
+    FLEET_HTTP_SIGNATURE_HEADER,
+    FLWR_IN_MEMORY_DB_NAME,
+    NOOP_FEDERATION_ID,
+    TaskType,
+)
+from flwr.supercore.error import FlowerError, http_error_translator
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree, iterate_object_tree
+from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
+from flwr.supercore.object_store import ObjectStoreFactory
+from flwr.supercore.primitives.asymmetric import bytes_to_public_key, verify_signature
+from flwr.supercore.protobuf.translation import ProtobufTranslationMiddleware
+from flwr.supercore.task_identity import TaskIdentity
+from flwr.superlink.federation import NoOpFederationManager
+from flwr.superlink.routers.fleet.node_auth import NodeAuthMiddleware
+from flwr.superlink.routers.fleet.router import router as fleet_router
+from starlette.middleware import Middleware
+from starlette.middleware.base import BaseHTTPMiddleware
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from fedpg.config import ConfigError
+from fedpg.flower.exchange import code_of
+from fedpg.flower.ledger import Ledger
+
+HOLD = 5.0
+"""Seconds that an idle site's request for work is held open, instead of the site asking again and again."""
+OVERHEAD = 4096
+"""Bytes of a request beyond the message that it carries: ids, names, a head per object."""
+REMEMBERED = 10_000
+"""Messages of rounds that are over, by which a late reply is recognised."""
+
+Next = Callable[[Request], Awaitable[Response]]
+
+
+class Link:
+    """A SuperLink whose only run is this process."""
+
+    def __init__(self, keys: Sequence[bytes], largest: int, ledger: Ledger) -> None:
+        """`keys` are the sites' public keys, by the numbers of their agents; `largest` the bytes of a message."""
+        for name in ("flwr", "uvicorn.error"):
+            logging.getLogger(name).setLevel(logging.CRITICAL)  # what matters is in the ledger
+        self.ledger = ledger
+        factory = LinkStateFactory(FLWR_IN_MEMORY_DB_NAME, NoOpFederationManager(), ObjectStoreFactory())
+        state = factory.state()
+        assert isinstance(state, InMemoryLinkState)
+        self.state = state
+        self.agents = {
+            self.state.create_node(NOOP_FLWR_AID, NOOP_ACCOUNT_NAME, key, 0): i for i, key in enumerate(keys)
+        }
+        self.by_key = dict(zip(keys, self.agents, strict=True))
+        self.run_id = self._start_run()
+        self.largest = largest + OVERHEAD
+        self.open: dict[str, int] = {}  # message -> the node that is to reply
+        self.replies: dict[str, str] = {}  # message -> its reply
+        self.oversized: set[int] = set()  # nodes
+        self.over: dict[str, tuple[int, bool]] = {}  # message -> its round, which is over, and whether it had a reply
+        self.received = dict.fromkeys(self.agents, 0)  # node -> bytes of its requests
+        self.sent = dict.fromkeys(self.agents, 0)  # node -> bytes of the responses
+        self._round = 0
+        self._work: dict[int, asyncio.Event] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self.app = self._make_app(factory)
+
+    def _start_run(self) -> int:
+        run_id = self.state.create_run(
+            None, None, None, {}, NOOP_FEDERATION_ID, None, NOOP_FLWR_AID, TaskType.SERVER_APP
+        )
+        # As if a ServerApp had claimed it; but this one needs no token, and cannot outlive its SuperLink.
+        task_id = int(self.state.get_run_info(run_ids=[run_id])[0].primary_task_id or 0)
+        self.state.task_store[task_id].status.status = Status.RUNNING
+        TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = run_id, task_id, SUPERLINK_NODE_ID
+        return run_id
+
+    def _make_app(self, factory: LinkStateFactory) -> FastAPI:
+        app = FastAPI(
+            docs_url=None,
+            redoc_url=None,
+            openapi_url=None,
+            middleware=[
+                Middleware(Limit, link=self),
+                Middleware(BaseHTTPMiddleware, dispatch=http_error_translator),
+                Middleware(ProtobufTranslationMiddleware),
+                Middleware(NodeAuthMiddleware),
+                Middleware(BaseHTTPMiddleware, dispatch=self._at_the_door),
+            ],
+        )
+        app.state.linkstate_factory = factory
+        app.state.enable_supernode_auth = True  # only keys that were registered here
+        app.include_router(fleet_router)
+        return app
+
+    # The grid of this SuperLink.
+
+    def nodes(self) -> dict[int, int]:
+        """The sites that are connected: agent -> node."""
+        online = self.state.get_nodes(self.run_id)
+        for node, agent in self.agents.items():
+            if node not in online:
+                self.ledger.lost(agent)
+        return {agent: node for node, agent in self.agents.items() if node in online}
+
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        """Hand a round's messages to the sites; what is left of the round before is withdrawn."""
+        self._forget(self.open)
+        self.oversized.clear()
+        ids = []
+        for message in messages:
+            self._round = int(message.metadata.group_id)
+            id_ = message.metadata.__dict__["_message_id"] = message.object_id
+            contents = {key: value.deflate() for key, value in get_all_nested_objects(message).items()}
+            session = self.state.start_session(self.run_id)
+            stored, missing = self.state.store_message_and_object_tree(
+                remove_content_from_message(message), get_object_tree(message), session
+            )
+            for key in missing:
+                self.state.store_object(self.run_id, session, key, contents[key])
+            if stored:
+                self.open[id_] = message.metadata.dst_node_id
+            ids.append(id_ if stored else "")
+        self._wake(set(self.open.values()))
+        return ids
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        """The replies that are complete, by now."""
+        found = []
+        for id_ in set(message_ids) & set(self.open):
+            reply = self._reply(id_)
+            if reply is not None:
+                reply.metadata.__dict__["_reply_to_message_id"] = id_
+                found.append(reply)
+                self._forget([id_])
+        return found
+
+    def _reply(self, id_: str) -> Message | None:
+        node = self.open[id_]
+        message = Message(RecordDict(), dst_node_id=node, message_type="train")
+        if node in self.oversized:
+            return Message(
+                Error(code_of("too large"), f"a request of more than {self.largest} bytes"), reply_to=message
+            )
+        if node not in self.state.get_nodes(self.run_id):
+            return Message(Error(code_of("no answer"), "the site went away"), reply_to=message)
+        store = self.state.object_store
+        reply = self.replies.get(id_)
+        if reply is None or reply not in store:
+            return None
+        try:
+            ids = [part.object_id for part in iterate_object_tree(store.get_object_tree(reply))]
+            contents = {part: store.get(part) or b"" for part in ids}
+            if not all(contents.values()):
+                return None  # still arriving
+            inflated = inflate_object_from_contents(reply, contents)
+            if not isinstance(inflated, Message):
+                raise TypeError(f"a {type(inflated).__name__} instead of a message")
+            return inflated
+        except Exception as error:  # whatever a site may have made up
+            return Message(Error(code_of("wrong type"), f"{type(error).__name__}: {error}"), reply_to=message)
+
+    def _forget(self, ids: Iterable[str]) -> None:
+        for id_ in list(ids):
+            self.open.pop(id_)
+            reply = self.replies.pop(id_, None)
+            self.over[id_] = self._round, reply is not None
+            self.state.delete_messages({id_})
+            for part in (id_, reply):
+                if part is not None:
+                    self.state.object_store.delete(part)
+        while len(self.over) > REMEMBERED:
+            self.over.pop(next(iter(self.over)))
+
+    # What happens at the door, in the threads and the loop of the web server.
+
+    async def _at_the_door(self, request: Request, call_next: Next) -> Response:
+        """Between Flower's authentication and its handlers: `request` is of a known key, or it is to be activated."""
+        message = getattr(request.state, "protobuf_request", None)
+        what = request.url.path.rpartition("/")[2]
+        if message is None:
+            return await call_next(request)
+        if what == "activate-node":
+            return await self._activate(message.public_key, request, call_next)
+        node = message.node.node_id if hasattr(message, "node") else message.node_id
+        agent = self.agents[node]
+        self.ledger.seen(agent)
+        if what == "pull-messages" and not await self._has_work(node, request):
+            self._gone(node)
+        if what == "push-messages":
+            self._check_push(node, agent, message)
+        response = await call_next(request)
+        self.received[node] += message.ByteSize()
+        answer = getattr(request.state, "protobuf_response", None)
+        self.sent[node] += answer.ByteSize() if answer is not None else 0
+        if what == "deactivate-node":
+            self.ledger.lost(agent)
+        if what == "send-node-heartbeat" and not self.ledger.rows[agent].connected:
+            self.ledger.connected(agent)  # it was only stopped, or cut off
+        return response
+
+    async def _activate(self, key: bytes, request: Request, call_next: Next) -> Response:
+        node = self.by_key.get(key)
+        if node is not None:
+            self.state.deactivate_node(node)  # a site that was killed and starts again need not wait for its past
+        try:
+            response = await call_next(request)
+        except FlowerError:
+            self.ledger.note(None, "refused", "a site whose key is not registered here")
+            raise
+        if node is not None:
+            self.ledger.connected(self.agents[node])
+        return response
+
+    def _check_push(self, node: int, agent: int, message: Any) -> None:
+        for reply in message.messages_list:
+            id_ = reply.metadata.reply_to_message_id
+            if reply.metadata.src_node_id != node:
+                self.ledger.note(agent, "refused", "a reply in the name of another site")
+                raise HTTPException(403, "a site replies for itself only")
+            if id_ in self.over:
+                round_, answered = self.over[id_]
+                text = f"a reply to round {round_} in round {self._round}"
+                self.ledger.note(agent, "second reply" if answered else "stale reply", text)
+            elif id_ in self.open:
+                first = self.replies.setdefault(id_, reply.metadata.message_id)
+                if first != reply.metadata.message_id:
+                    self.ledger.note(agent, "second reply", f"in round {self._round}: the first counts")
+
+    async def _has_work(self, node: int, request: Request) -> bool:
+        """Hold a request for work until there is some, or for a while; False if the site went away meanwhile."""
+        event = self._work.setdefault(node, asyncio.Event())
+        working = asyncio.ensure_future(event.wait())
+        leaving = asyncio.ensure_future(_disconnected(request))
+        await asyncio.wait({working, leaving}, timeout=HOLD, return_when=asyncio.FIRST_COMPLETED)
+        event.clear()
+        left = leaving.done()
+        for task in (working, leaving):
+            task.cancel()
+        return not left
+
+    def _gone(self, node: int) -> None:
+        self.state.deactivate_node(node)
+        self.ledger.lost(self.agents[node])
+
+    def _wake(self, nodes: Iterable[int]) -> None:
+        def wake() -> None:
+            for node in nodes:
+                self._work.setdefault(node, asyncio.Event()).set()
+
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                self._loop.call_soon_threadsafe(wake)
+
+    def identify(self, headers: Mapping[str, str]) -> int | None:
+        """The node that signed a request, before anything else of it is read."""
+        try:
+            key = b64decode(headers[FLEET_HTTP_PUBLIC_KEY_HEADER], validate=True)
+            signature = b64decode(headers[FLEET_HTTP_SIGNATURE_HEADER], validate=True)
+            stamp = headers[TIMESTAMP_HEADER].encode("ascii")
+            return self.by_key[key] if verify_signature(bytes_to_public_key(key), stamp, signature) else None
+        except (KeyError, ValueError, TypeError):
+            return None
+
+
+async def _disconnected(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+class Limit:
+    """Refuses requests that no honest site sends, before they are read."""
+
+    def __init__(self, app: ASGIApp, link: Link) -> None:
+        self.app, self.link = app, link
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or not scope["path"].startswith("/v1/fleet/"):
+            await Response(status_code=404)(scope, receive, send)
+            return
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        length = headers.get("content-length", "")
+        size = int(length) if length.isdigit() else None  # without a length, as nobody here sends it: refused
+        if size is None or size > self.link.largest:
+            node = self.link.identify(headers)
+            if node is not None:
+                self.link.oversized.add(node)
+                self.link.ledger.note(self.link.agents[node], "too large", f"a request of {length or 'unknown'} bytes")
+            await Response(status_code=413)(scope, receive, send)
+            return
+        await self.app(scope, receive, send)
+
+
+class Server:
+    """Serves a link until it is left."""
+
+    def __init__(self, link: Link, host: str, port: int, certificate: Path | None = None, key: Path | None = None):
+        self.link = link
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self.socket = socket.socket(family, socket.SOCK_STREAM)
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            self.socket.bind((host, port))
+        except OSError as error:
+            self.socket.close()
+            raise ConfigError(
+                f"cannot listen at {host}:{port}: {error.strerror or error}. Is a server running there already? "
+                "Another address can be set as listen in federation.toml"
+            ) from error
+        self.port = self.socket.getsockname()[1]
+        self.server = uvicorn.Server(
+            uvicorn.Config(
+                link.app,
+                log_config=None,
+                access_log=False,
+                lifespan="off",
+                ws="none",
+                timeout_keep_alive=120,
+                timeout_graceful_shutdown=1,
+                ssl_certfile=certificate,
+                ssl_keyfile=key,
+            )
+        )
+        self.thread = threading.Thread(target=self._run, daemon=True)
+
+    def _run(self) -> None:
+        async def serve() -> None:
+            self.link._loop = asyncio.get_running_loop()
+            await self.server.serve(sockets=[self.socket])
+
+        asyncio.run(serve())
+
+    def __enter__(self) -> Self:
+        self.thread.start()
+        while not self.server.started:
+            if not self.thread.is_alive():
+                raise ConfigError("the server did not start: are its certificate and key in order?")
+            time.sleep(0.01)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.server.should_exit = True
+        self.link._wake(self.link.agents)
+        self.thread.join(timeout=5)
+        self.socket.close()

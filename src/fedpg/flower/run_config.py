@@ -1,0 +1,42 @@
+"""The run-config of a Flower app as our settings: the same keys and checks for its ServerApp and its ClientApp."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from fedpg.config import Config, ConfigError, make_config, refuse_idle_attack, unknown
+
+SETTINGS = ("task", "preset", "algorithm", "agents", "byzantine", "attack", "filter", "alpha", "trajectories")
+"""Keys that are settings of `fedpg train`; left at "" or 0, they are its defaults."""
+OTHERS = {"rounds": 0, "deadline": 120.0, "quorum": 0, "seed": 0, "out": ""}
+
+
+class RunConfig(NamedTuple):
+    """What a Flower run was asked for."""
+
+    config: Config
+    rounds: int
+    """To end after, at the latest; 0: when all trajectories are done."""
+    deadline: float
+    quorum: int
+    seed: int
+    out: str
+
+
+def read_run_config(values: Mapping[str, Any]) -> RunConfig:
+    """Flower's run-config, checked."""
+    for name in values:
+        if name not in SETTINGS and name not in OTHERS:
+            raise unknown("run-config key", name, [*SETTINGS, *OTHERS])
+    given = {name: values[name] for name in SETTINGS if values.get(name) not in (None, "", 0)}
+    if not given.get("byzantine"):
+        given.pop("attack", None)
+    config = make_config(given.pop("task", "CartPole-v1"), given.pop("preset", None), **given)
+    refuse_idle_attack(config)
+    others = {name: values.get(name, default) for name, default in OTHERS.items()}
+    for name, default in OTHERS.items():
+        good = isinstance(others[name], int | float) and others[name] >= 0 if name != "out" else True
+        if not good or isinstance(others[name], str) != isinstance(default, str):
+            raise ConfigError(f"run-config {name} must be like {default!r}, not {others[name]!r}")
+    if not others["deadline"] > 0:
+        raise ConfigError("run-config deadline must be more than 0 seconds")
+    return RunConfig(config, **others)

@@ -1,0 +1,50 @@
+"""The server of a federation: a SuperLink, the rounds, and the run folder, in one process."""
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from fedpg.agents import make_problem
+from fedpg.federation.messages import largest
+from fedpg.federation.site import refuse_collusion
+from fedpg.flower.exchange import Exchange
+from fedpg.flower.folder import Federation, refuse_open, split_address
+from fedpg.flower.ledger import FILE, Ledger
+from fedpg.flower.link import Link, Server
+from fedpg.flower.table import make_table_reporter
+from fedpg.training import Run, train_seeds
+from fedpg.training.run import check_folder, make_folder
+
+
+def serve(
+    federation: Federation,
+    out: Path,
+    insecure: bool = False,
+    force: bool = False,
+    quiet: bool = False,
+    stop: threading.Event | None = None,
+    started: Callable[[Link], None] | None = None,
+) -> Run:
+    """Train with the sites that come; goes on with the run in `out` if there is one."""
+    stop = stop or threading.Event()
+    host, port = split_address(federation.listen)
+    refuse_open(host, insecure, force)
+    problem = make_problem(federation.config)
+    refuse_collusion(problem)
+    keys = federation.public_keys()
+    check_folder(out, federation.config, federation.seed, resume=True)
+    make_folder(out, federation.config, federation.seed)  # the ledger is in it, and begins before the run
+    ledger = Ledger(federation.sites, out / FILE)
+    reporter = make_table_reporter(federation.config, ledger, quiet)
+    ledger.say = reporter.note
+    link = Link(keys, largest(problem.policy.size), ledger)
+    exchange = Exchange(
+        link, link.nodes, federation.config, ledger, stop, deadline=federation.deadline, quorum=federation.quorum
+    )
+    files = (None, None) if insecure else (federation.folder / "server.crt", federation.folder / "server.key")
+    with Server(link, host, port, *files) as server:
+        how = "without TLS" if insecure else "with TLS"
+        reporter.note(f"listening at {host}:{server.port} {how}, for {len(keys)} registered sites")
+        if started is not None:
+            started(link)
+        return train_seeds(problem, [federation.seed], out, True, reporter, stop, exchange)[0]

@@ -1,0 +1,222 @@
+"""A warm site: a Flower node that keeps its environment and its compiled code from round to round.
+
+Flower's own SuperNode starts a new process for every message, which imports and compiles everything again. This one
+speaks the same Fleet API and answers in its own process.
+"""
+
+import random
+import ssl
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import httpx
+from cryptography.hazmat.primitives.asymmetric import ec
+from flwr.app import ConfigRecord, Error, Message, RecordDict
+from flwr.app.message import remove_content_from_message
+from flwr.common.constant import ErrorCode
+from flwr.common.serde import message_from_proto, message_to_proto
+from flwr.proto.fleet_pb2 import (
+    ActivateNodeRequest,
+    DeactivateNodeRequest,
+    PullMessagesRequest,
+    PullMessagesResponse,
+    PushMessagesRequest,
+)
+from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
+from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, PullObjectRequest, PushObjectRequest
+from flwr.proto.node_pb2 import Node
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree, iterate_object_tree
+from flwr.supercore.interceptors.http.runtime_version import RuntimeVersionHttpInterceptor
+from flwr.supercore.primitives.asymmetric import public_key_to_bytes
+from flwr.supernode.fleet_http_client import FleetHttpClient
+from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
+
+from fedpg.agents import STATUSES
+from fedpg.config import ConfigError
+from fedpg.federation.messages import MessageError
+from fedpg.federation.site import Responder
+from fedpg.flower.exchange import RECORD, code_of
+
+HEARTBEAT = 10.0
+"""Seconds; the least that Flower allows. After two of them without a sign, a site counts as gone."""
+PAUSE = 0.2
+"""Seconds between requests for work, if the server does not hold them open by itself."""
+LONGEST = 30.0
+"""Seconds between two attempts to connect, at the most."""
+
+
+class Address(NamedTuple):
+    """Where the server is, and how it is known."""
+
+    server: str  # host:port
+    certificates: bytes | None  # of the federation's CA; None: without TLS
+    key: ec.EllipticCurvePrivateKey
+
+
+def run_site(address: Address, respond: Responder, say: Callable[[str], None], stop: threading.Event) -> None:
+    """Answer the server until `stop`; connects again by itself, sooner at first, later if it does not help."""
+    failures = 0
+    while not stop.is_set():
+        began = time.monotonic()
+        try:
+            with _client(address) as client:
+                _serve(client, address, respond, say, stop)
+        except (httpx.TransportError, httpx.HTTPStatusError) as error:
+            explain(error, address)
+            failures = 0 if time.monotonic() - began > LONGEST else failures + 1
+            wait = min(LONGEST, 0.5 * 2 ** (failures - 1)) * random.uniform(0.8, 1.2)
+            say(f"no connection to {address.server} ({_short(error)}); trying again in {wait:.0f} s")
+            stop.wait(wait)
+
+
+def explain(error: Exception, address: Address) -> None:
+    """Raise what no waiting will mend."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            raise ConfigError(
+                f"the server at {address.server} cannot be trusted: its certificate is not one of this federation's "
+                f"({cause.verify_message}). Is ca.crt from the same `fedpg federation create`, and the address right?"
+            ) from error
+        if isinstance(cause, ssl.SSLError) and "WRONG_VERSION_NUMBER" in str(cause):
+            raise ConfigError(
+                f"the server at {address.server} does not use TLS, and this site does: is it fedpg serve, without "
+                "--insecure?"
+            ) from error
+        cause = cause.__cause__ or cause.__context__
+    if address.certificates is None and isinstance(error, httpx.RemoteProtocolError | httpx.ReadError):
+        raise ConfigError(
+            f"the server at {address.server} closed the connection: it uses TLS, and this site was started with "
+            "--insecure. Start it without"
+        ) from error
+
+
+def _client(address: Address) -> FleetHttpClient:
+    return FleetHttpClient.from_server_address(
+        address.server,
+        address.certificates is None,
+        address.certificates,
+        interceptors=[
+            RuntimeVersionHttpInterceptor(component_name="SuperNode"),
+            NodeAuthHttpInterceptor(address.key, address.key.public_key()),
+        ],
+    )
+
+
+def _serve(
+    client: FleetHttpClient, address: Address, respond: Responder, say: Callable[[str], None], stop: threading.Event
+) -> None:
+    """One connection, from its beginning to its end."""
+    node = _activate(client, address)
+    say(f"connected to {address.server}; waiting for a round")
+    over = threading.Event()
+    heart = threading.Thread(target=_beat, args=(client, node, over), daemon=True)
+    heart.start()
+    try:
+        while not stop.is_set():
+            began = time.monotonic()
+            work = client.PullMessages(PullMessagesRequest(node=node))
+            if work.messages_list:
+                _answer(client, node, work, respond, say)
+            elif time.monotonic() - began < PAUSE:
+                stop.wait(PAUSE)
+        with suppress(httpx.HTTPError):
+            client.DeactivateNode(DeactivateNodeRequest(node_id=node.node_id))
+    finally:
+        over.set()
+        heart.join()
+
+
+def _activate(client: FleetHttpClient, address: Address) -> Node:
+    key = public_key_to_bytes(address.key.public_key())
+    try:
+        response = client.ActivateNode(ActivateNodeRequest(public_key=key, heartbeat_interval=HEARTBEAT))
+    except httpx.HTTPStatusError as error:
+        if error.response.status_code == httpx.codes.UNAUTHORIZED:
+            raise ConfigError(
+                f"the server at {address.server} does not take this site's signature: is this machine's clock right? "
+                "It may be 5 s ahead of the server's and 5 minutes behind"
+            ) from error
+        if error.response.is_client_error:
+            raise ConfigError(
+                f"the server at {address.server} does not know this site's key: the folder is from another "
+                "federation, or the site was taken off it. Ask whoever runs the server"
+            ) from error
+        raise
+    return Node(node_id=response.node_id)
+
+
+def _beat(client: FleetHttpClient, node: Node, over: threading.Event) -> None:
+    """Tell the server every few seconds that this site is alive, also while it computes."""
+    while not over.wait(HEARTBEAT * 0.7):
+        with suppress(httpx.HTTPError):  # the main loop meets the same trouble, and says so
+            client.SendNodeHeartbeat(SendNodeHeartbeatRequest(node=node, heartbeat_interval=HEARTBEAT))
+
+
+def _answer(
+    client: FleetHttpClient, node: Node, work: PullMessagesResponse, respond: Responder, say: Callable[[str], None]
+) -> None:
+    message, raw = fetch(client, node, work)
+    began = time.monotonic()
+    content: RecordDict | Error
+    try:
+        values: dict[str, Any] = dict(ConfigRecord.inflate(raw))
+        content = RecordDict({RECORD: ConfigRecord(respond(values))})
+        said = f"round {values['round']}: replied after {time.monotonic() - began:.2f} s"
+    except MessageError as error:
+        content = Error(code_of(STATUSES[error.status]), str(error))
+        said = f"the server's message cannot be used: {error}"
+    except Exception as error:  # of the task: the server is told, and the site stays
+        content = Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, f"{type(error).__name__}: {error}"[:500])
+        said = f"this round failed here: {type(error).__name__}: {error}"
+    if not send_reply(client, node, message, content, time.monotonic() - began):
+        said += ", too late: the round was over"
+    say(said)
+
+
+def fetch(client: FleetHttpClient, node: Node, work: PullMessagesResponse) -> tuple[Message, bytes]:
+    """(the head of the message that waits, its one record)."""
+    message = message_from_proto(work.messages_list[0])
+    run_id = message.metadata.run_id
+    # The leaf of the tree holds the numbers; what is above it, the head of the message, came already.
+    *_, leaf = [part.object_id for part in iterate_object_tree(work.message_object_trees[0]) if not part.children]
+    pulled = client.PullObject(PullObjectRequest(node=node, run_id=run_id, object_id=leaf))
+    client.ConfirmMessageReceived(
+        ConfirmMessageReceivedRequest(node=node, run_id=run_id, message_object_id=message.metadata.message_id)
+    )
+    return message, pulled.object_content
+
+
+def send_reply(
+    client: FleetHttpClient, node: Node, message: Message, content: RecordDict | Error, seconds: float
+) -> bool:
+    """Send a reply; False if nobody waits for it any more."""
+    reply: Any = Message(content, reply_to=message)
+    reply.metadata.__dict__["_message_id"] = reply.object_id
+    contents = {key: value.deflate() for key, value in get_all_nested_objects(reply).items()}
+    tree = get_object_tree(reply)
+    run_id = message.metadata.run_id
+    bare = remove_content_from_message(reply) if reply.has_content() else reply
+    response = client.PushMessages(
+        PushMessagesRequest(
+            node=node,
+            messages_list=[message_to_proto(bare)],
+            message_object_trees=[tree],
+            clientapp_runtime_list=[seconds],
+        )
+    )
+    for key in response.objects_to_push:
+        request = PushObjectRequest(
+            node=node, run_id=run_id, session_id=response.session_id, object_id=key, object_content=contents[key]
+        )
+        client.PushObject(request)
+    return bool(response.objects_to_push)
+
+
+def _short(error: Exception) -> str:
+    if isinstance(error, httpx.HTTPStatusError):
+        return f"HTTP {error.response.status_code}"
+    return str(error) or type(error).__name__

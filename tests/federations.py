@@ -1,0 +1,148 @@
+"""Real federations on loopback for the tests: a server process, sites as processes or as threads of the test."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+
+from fedpg.flower.certificates import read_site_key
+from fedpg.flower.folder import Federation, read_site
+from fedpg.flower.warm import Address, run_site
+
+SLOW = 0.25
+"""Seconds that an episode of the slow task takes to begin."""
+
+
+def slow_cartpole() -> gymnasium.Env[Any, Any]:
+    """A task whose agent is still at work when the test acts."""
+
+    class Slow(gymnasium.Wrapper[Any, Any, Any, Any]):
+        def reset(self, **options: Any) -> Any:
+            time.sleep(SLOW)
+            return self.env.reset(**options)
+
+    return Slow(gymnasium.make("CartPole-v1"))
+
+
+def until(true: Callable[[], Any], what: str, seconds: float = 300.0) -> Any:
+    """Wait until something is true, and give that."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        found = true()
+        if found:
+            return found
+        time.sleep(0.05)
+    raise AssertionError(f"waited {seconds} s in vain: {what}")
+
+
+class Process:
+    """`fedpg ...` in a process of its own."""
+
+    def __init__(self, log: Path, *words: str, **options: Any) -> None:
+        self.log = log
+        root = Path(__file__).parent
+        with open(log, "ab") as file:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "fedpg.cli", *words],
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                env=os.environ | {"PYTHONPATH": str(root)},
+                **options,
+            )
+
+    def signal(self, number: int) -> None:
+        os.kill(self.process.pid, number)
+
+    def wait(self, seconds: float = 300.0) -> int:
+        return self.process.wait(timeout=seconds)
+
+    @property
+    def said(self) -> str:
+        return self.log.read_text()
+
+    def __enter__(self) -> "Process":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+
+
+class Server(Process):
+    """`fedpg serve`."""
+
+    def __init__(self, federation: Federation, *words: str, **options: Any) -> None:
+        self.out = federation.folder / "run"
+        super().__init__(federation.folder / "serve.log", "serve", str(federation.folder), *words, **options)
+
+    def lines(self) -> list[dict[str, Any]]:
+        """federation.jsonl so far."""
+        path = self.out / "federation.jsonl"
+        if not path.exists():
+            return []
+        return [json.loads(line) for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
+
+    def rounds(self) -> list[dict[str, Any]]:
+        return [line for line in self.lines() if line.get("quorum") is True]
+
+    def events(self, event: str, site: str | None = None) -> list[dict[str, Any]]:
+        return [e for e in self.lines() if e.get("event") == event and (site is None or e.get("site") == site)]
+
+    def at_least(self, rounds: int) -> list[dict[str, Any]]:
+        """Wait for so many rounds."""
+
+        def enough() -> Any:
+            assert self.process.poll() is None or len(self.rounds()) >= rounds, self.said[-2000:]
+            return len(self.rounds()) >= rounds and self.rounds()
+
+        return until(enough, f"{rounds} rounds; there are {len(self.rounds())}; {self.said[-500:]}")
+
+
+Respond = Callable[[Mapping[str, Any]], dict[str, Any]]
+
+
+class Sites:
+    """Sites in threads of the test, each with its own key and connection; a responder may be shared."""
+
+    def __init__(self, federation: Federation) -> None:
+        self.folder = federation.folder / "sites"
+        self.stop = threading.Event()
+        self.said: dict[str, list[str]] = {}
+        self.errors: dict[str, BaseException] = {}
+        self.threads: list[threading.Thread] = []
+
+    def address(self, name: str) -> Address:
+        folder = self.folder / name
+        site = read_site(folder)
+        return Address(site.address, (folder / "ca.crt").read_bytes(), read_site_key(folder / "site.key"))
+
+    def start(self, name: str, respond: Respond, address: Address | None = None) -> None:
+        said = self.said.setdefault(name, [])
+        self.run(name, lambda: run_site(address or self.address(name), respond, said.append, self.stop))
+
+    def run(self, name: str, target: Callable[[], None]) -> None:
+        def guarded() -> None:
+            try:
+                target()
+            except BaseException as error:
+                self.errors[name] = error
+
+        thread = threading.Thread(target=guarded, daemon=True, name=name)
+        thread.start()
+        self.threads.append(thread)
+
+    def __enter__(self) -> "Sites":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop.set()
+        for thread in self.threads:
+            thread.join(timeout=20)

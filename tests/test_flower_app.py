@@ -1,0 +1,109 @@
+"""The Flower app: its two halves in this process, on a grid that hands messages over."""
+
+import json
+import tomllib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from flwr.app import Context, Error, Message, RecordDict
+from flwr.common.constant import SUPERLINK_NODE_ID
+from flwr.supercore.task_identity import TaskIdentity
+
+from fedpg.agents import make_problem
+from fedpg.config import ConfigError, make_config
+from fedpg.flower.client_app import app as client_app
+from fedpg.flower.run_config import OTHERS, SETTINGS, read_run_config
+from fedpg.flower.server_app import app as server_app
+from fedpg.flower.server_app import numbered
+from fedpg.training import train_seeds
+
+EXAMPLE = Path(__file__).parents[1] / "examples" / "flower-app" / "pyproject.toml"
+
+
+def context(node: int, run_config: dict[str, Any]) -> Context:
+    return Context(run_id=1, node_id=node, node_config={}, state=RecordDict(), run_config=run_config)
+
+
+class HereGrid:
+    """Nodes in this process; one of them may fail."""
+
+    def __init__(self, nodes: list[int], run_config: dict[str, Any], failing: int | None = None) -> None:
+        self.nodes, self.run_config, self.failing = nodes, run_config, failing
+        self.replies: dict[str, Message] = {}
+
+    def get_node_ids(self) -> Iterable[int]:
+        return self.nodes
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        ids = []
+        for message in messages:
+            id_ = message.metadata.__dict__["_message_id"] = str(uuid4())
+            node = message.metadata.dst_node_id
+            if node == self.failing:
+                self.replies[id_] = Message(Error(2, "the app raised an exception"), reply_to=message)
+            else:
+                self.replies[id_] = client_app(message, context(node, self.run_config))
+            ids.append(id_)
+        return ids
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        return [self.replies.pop(id_) for id_ in message_ids if id_ in self.replies]
+
+
+@pytest.mark.usefixtures("compiled_fast")
+def test_the_app_trains_as_a_simulation_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    for name, value in {"_run_id": 1, "_task_id": 1, "_node_id": SUPERLINK_NODE_ID}.items():
+        monkeypatch.setattr(TaskIdentity, name, value)
+    values = {"agents": 4, "byzantine": 1, "attack": "sign-flipping", "rounds": 3, "out": str(tmp_path / "run")}
+    # Nodes have large numbers of Flower's own; the fourth, by number, is agent 3, which is Byzantine.
+    grid = HereGrid([2**40, 7, 2**50, 99], values, failing=99)
+    server_app(grid=grid, context=context(0, values))  # type: ignore[arg-type]
+    rows = [json.loads(line) for line in (tmp_path / "run" / "records.jsonl").read_text().splitlines()]
+    assert [row["round"] for row in rows] == [0, 1, 2, 3]
+    assert [row["status"] for row in rows[1:]] == [["answered", "failed at the site", "answered", "answered"]] * 3
+    lines = [json.loads(line) for line in (tmp_path / "run" / "federation.jsonl").read_text().splitlines()]
+    assert {line["sites"]["node-1"]["reason"] for line in lines} == {"failed at the site: the app raised an exception"}
+    config = make_config(agents=4, byzantine=1, attack="sign-flipping", trajectories=40)
+    simulated = train_seeds(make_problem(config), [0], tmp_path / "simulated")[0]
+    here = list(simulated.records.rows())
+    assert rows[1]["batch"] == here[1]["batch"]
+    assert [n for k, n in enumerate(rows[1]["norms"]) if k != 1] == pytest.approx(
+        [n for k, n in enumerate(here[1]["norms"]) if k != 1], rel=1e-4
+    )
+
+
+def test_the_examples_keys_are_those_that_are_read():
+    app = tomllib.loads(EXAMPLE.read_text())["tool"]["flwr"]["app"]
+    assert set(app["config"]) == {*SETTINGS, *OTHERS}
+    assert read_run_config(app["config"]).config == make_config()
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"agent": 3}, "agents"),
+        ({"deadline": "soon"}, "deadline"),
+        ({"deadline": 0.0}, "deadline"),
+        ({"rounds": -1}, "rounds"),
+        ({"byzantine": 6}, "byzantine"),
+        ({"algorithm": "sgd"}, "algorithm"),
+    ],
+)
+def test_a_run_config_that_cannot_work_is_refused(values: dict[str, Any], message: str):
+    with pytest.raises(ConfigError, match=message):
+        read_run_config(values)
+
+
+def test_nodes_keep_their_agents_numbers_and_a_new_one_takes_a_lost_ones():
+    grid = HereGrid([30, 10, 20], {})
+    nodes = numbered(grid, 3)  # type: ignore[arg-type]
+    assert nodes() == {0: 10, 1: 20, 2: 30}
+    grid.nodes = [30, 10]
+    assert nodes() == {0: 10, 2: 30}
+    grid.nodes = [30, 10, 5]
+    assert nodes() == {0: 10, 1: 5, 2: 30}
+    grid.nodes = [30, 10, 5, 1]
+    assert nodes() == {0: 10, 1: 5, 2: 30}

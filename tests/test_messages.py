@@ -1,0 +1,225 @@
+"""What crosses the network, and that a round over it is a simulated round."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedpg.agents import STATUSES, Answers, Broadcast, Problem, make_broadcast
+from fedpg.algorithms import Log, first_state
+from fedpg.config import ConfigError, make_config
+from fedpg.federation.messages import (
+    BROADCAST,
+    FORMAT,
+    MessageError,
+    decode_broadcast,
+    decode_reply,
+    encode_broadcast,
+    largest,
+    settings_digest,
+)
+from fedpg.federation.site import make_responder
+from fedpg.flower.exchange import Round
+from fedpg.training.rounds import Advance, compile_apart
+
+SIZE = 5
+CONFIG = make_config(agents=4, batch=(4, 6), minibatch=2)
+REPLY = {
+    "format": FORMAT,
+    "round": 3,
+    "gradient": np.arange(SIZE, dtype="<f4").tobytes(),
+    "return": 9.5,
+    "steps": 38,
+    "seconds": 0.1,
+}
+
+
+def sent(round_: int = 3, batch: int = 4) -> tuple[Broadcast, dict[str, Any]]:
+    theta = jnp.arange(SIZE, dtype=jnp.float32)
+    key = jax.random.key(7, impl="threefry2x32")
+    broadcast = make_broadcast(theta, key, jnp.int32(round_), jnp.int32(batch))
+    return broadcast, encode_broadcast(broadcast, 2, settings_digest(CONFIG))
+
+
+def data(broadcast: Broadcast) -> list[np.ndarray]:
+    plain = broadcast._replace(key=jax.random.key_data(broadcast.key), season=jax.random.key_data(broadcast.season))
+    return [np.asarray(x) for x in plain]
+
+
+def test_a_broadcast_arrives_as_it_was_sent():
+    broadcast, values = sent()
+    agent, arrived = decode_broadcast(values, CONFIG, SIZE)
+    assert agent == 2
+    for a, b in zip(data(broadcast), data(arrived), strict=True):
+        np.testing.assert_array_equal(a, b)
+        assert a.dtype == b.dtype
+
+
+def test_a_message_is_its_vector_and_less_than_8_kilobytes():
+    _, values = sent()
+    size = sum(len(v) if isinstance(v, bytes | str) else 8 for v in values.values()) + sum(map(len, values))
+    assert size - 4 * SIZE < 300 < largest(SIZE) - 4 * SIZE == 8192
+
+
+@pytest.mark.parametrize(
+    ("changed", "status"),
+    [
+        ({"gradient": b""}, "wrong length"),
+        ({"gradient": bytes(4 * SIZE - 4)}, "wrong length"),
+        ({"gradient": bytes(4 * SIZE + 1)}, "wrong length"),
+        ({"gradient": [0.0] * SIZE}, "wrong type"),
+        ({"gradient": "zero"}, "wrong type"),
+        ({"round": 2}, "wrong round"),
+        ({"round": True}, "wrong type"),
+        ({"round": 3.0}, "wrong type"),
+        ({"format": 2}, "wrong type"),
+        ({"return": math.nan}, "not finite"),
+        ({"return": 1}, "wrong type"),
+        ({"steps": -1}, "not finite"),
+        ({"steps": 2**31}, "not finite"),
+        ({"seconds": math.inf}, "not finite"),
+        ({"seconds": -1.0}, "not finite"),
+        ({"observations": b"the site's own"}, "wrong type"),
+    ],
+)
+def test_a_reply_that_is_not_as_agreed_is_refused_and_named(changed: dict[str, Any], status: str):
+    assert decode_reply(REPLY, 3, SIZE).steps == 38
+    with pytest.raises(MessageError) as refused:
+        decode_reply(REPLY | changed, 3, SIZE)
+    assert STATUSES[refused.value.status] == status
+
+
+@pytest.mark.parametrize("name", REPLY)
+def test_a_reply_without_an_entry_is_refused(name: str):
+    with pytest.raises(MessageError, match=name):
+        decode_reply({k: v for k, v in REPLY.items() if k != name}, 3, SIZE)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"settings": "0" * 16}, "other settings"),
+        ({"agent": 4}, "agent 4 of 4"),
+        ({"agent": -1}, "agent -1"),
+        ({"round": 0}, "round 0"),
+        ({"round": 2**31}, "round"),
+        ({"batch": 3}, "batch of 3"),
+        ({"batch": 10**6}, "batch"),
+        ({"key": b"short"}, "key has 5 bytes"),
+        ({"season": bytes(9)}, "season has 9 bytes"),
+        ({"theta": np.full(SIZE, np.nan, "<f4").tobytes()}, "not finite"),
+        ({"theta": bytes(4 * SIZE + 4)}, "6 numbers, not 5"),
+        ({"code": "import os"}, "code"),
+    ],
+)
+def test_a_site_checks_its_server(changed: dict[str, Any], message: str):
+    _, values = sent()
+    with pytest.raises(MessageError, match=message):
+        decode_broadcast(values | changed, CONFIG, SIZE)
+
+
+JUNK = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(), st.binary(), st.lists(st.floats()))
+
+
+@given(st.sampled_from(sorted(REPLY)), JUNK, st.dictionaries(st.text(), JUNK))
+def test_whatever_arrives_is_a_reply_or_refused(name: str, value: Any, other: dict[str, Any]):
+    for values in (REPLY | {name: value}, other):
+        try:
+            reply = decode_reply(values, 3, SIZE)
+        except MessageError:
+            continue
+        else:
+            assert reply.gradient.shape == (SIZE,)
+            assert math.isfinite(reply.mean_return)
+
+
+@given(st.sampled_from(sorted(BROADCAST)), JUNK)
+def test_whatever_arrives_at_a_site_is_a_broadcast_or_refused(name: str, value: Any):
+    try:
+        _, broadcast = decode_broadcast(sent()[1] | {name: value}, CONFIG, SIZE)
+    except MessageError:
+        return
+    assert np.isfinite(broadcast.theta).all()
+
+
+def test_what_concerns_the_server_alone_may_differ():
+    same = [make_config(agents=4, batch=(4, 6), minibatch=2, **kw) for kw in ({"trajectories": 9}, {"filter": "mean"})]
+    assert {settings_digest(c) for c in same} == {settings_digest(CONFIG)}
+    assert settings_digest(make_config(agents=5, batch=(4, 6), minibatch=2)) != settings_digest(CONFIG)
+
+
+class InThisProcess:
+    """Sites that are only a message away."""
+
+    def __init__(self, problem: Problem, silent: int | None = None) -> None:
+        self.problem, self.silent = problem, silent
+        self.respond = make_responder(problem)
+        self.logs: list[Log] = []
+
+    def ask(self, broadcast: Broadcast) -> Answers | None:
+        config, size = self.problem.config, self.problem.policy.size
+        round_ = Round(int(broadcast.round), config, size)
+        for agent in range(config.agents):
+            if agent != self.silent:
+                round_.take(agent, self.respond(encode_broadcast(broadcast, agent, settings_digest(config))))
+        return round_.answers()
+
+    def tell(self, log: Log) -> None:
+        self.logs.append(log)
+
+
+@pytest.mark.usefixtures("compiled_fast")
+def test_a_round_over_messages_is_a_simulated_round(
+    tiny: Callable[..., Problem], compiled: Callable[[Problem], Advance]
+):
+    problem = tiny()
+    sites = InThisProcess(problem)
+    near, far = compiled(problem), compile_apart(problem, sites)
+    here = there = first_state(problem, 3)
+    for _ in range(4):
+        (done, here, logs), (one, there, log) = (
+            f(s, jnp.int32(1), jnp.int32(10**6)) for f, s in ((near, here), (far, there))
+        )
+        assert int(done) == int(one) == 1
+        for name in Log._fields:
+            a, b = np.asarray(getattr(logs, name)[0]), np.asarray(getattr(log, name)[0])
+            np.testing.assert_allclose(a, b, rtol=2e-4, atol=1e-5, err_msg=name)
+        for name in ("status", "accepted", "rule", "centre"):
+            np.testing.assert_array_equal(getattr(logs, name)[0], getattr(log, name)[0], err_msg=name)
+        np.testing.assert_allclose(here.theta, there.theta, rtol=1e-4, atol=1e-6)
+    assert [int(log.round) for log in sites.logs] == [1, 2, 3, 4]
+
+
+@pytest.mark.usefixtures("compiled_fast")
+def test_an_agent_that_is_not_there_counts_as_faulty(tiny: Callable[..., Problem]):
+    problem = tiny(byzantine=0, attack="random-noise", sigma=1e9)
+    far = compile_apart(problem, InThisProcess(problem, silent=1))
+    _, state, log = far(first_state(problem, 0), jnp.int32(1), jnp.int32(100))
+    assert [STATUSES[s] for s in log.status[0]] == ["answered", "no answer", "answered", "answered"]
+    assert log.accepted[0].tolist() == [True, False, True, True]
+    assert np.isfinite(state.theta).all()
+    assert float(log.train_return[0]) > 5  # over those that answered
+
+
+@pytest.mark.usefixtures("compiled_fast")
+def test_asked_to_stop_a_round_changes_nothing(tiny: Callable[..., Problem]):
+    problem = tiny()
+    sites = InThisProcess(problem)
+    sites.ask = lambda broadcast: None  # type: ignore[method-assign]
+    state = first_state(problem, 0)
+    done, after, log = compile_apart(problem, sites)(state, jnp.int32(1), jnp.int32(100))
+    assert int(done) == 0
+    assert after is state
+    assert len(log.round) == 0
+
+
+@pytest.mark.parametrize("attack", ["fedpg-attack", "variance-attack"])
+def test_sites_cannot_collude(attack: str, tiny: Callable[..., Problem]):
+    with pytest.raises(ConfigError, match="sites do not see"):
+        make_responder(tiny(attack=attack))
