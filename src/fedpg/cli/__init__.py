@@ -10,6 +10,7 @@ import tyro
 
 from fedpg.cli.bench import Bench, run_bench
 from fedpg.cli.policies import Evaluate, Play, run_evaluate, run_play
+from fedpg.cli.reproduce import Reproduce, run_reproduce
 from fedpg.cli.train import Train, run_train, train_defaults
 from fedpg.config import ConfigError, SimulationError, unknown
 from fedpg.storage import StorageError
@@ -21,6 +22,8 @@ fedpg: several agents learn one policy together, while some of them fail or lie.
   fedpg evaluate    the return of a trained policy, greedy
   fedpg play        render a trained policy to a GIF
   fedpg bench       the speed of this machine: training against the bare simulator
+  fedpg reproduce   the paper's experiments: lists them, or runs what is missing
+  fedpg report      one page of figures and tables from what is stored
 
 Examples:
   fedpg train                                                  ten honest agents learn CartPole
@@ -31,6 +34,7 @@ Examples:
   fedpg train --out runs/ten --resume                          go on after an interruption
   fedpg evaluate runs/ten/seed-0 --episodes 100
   fedpg play runs/ten/seed-0 --out cartpole.gif
+  fedpg reproduce figure1 --task CartPole-v1 --seeds 0:10      a figure of the paper, with its own curves beside ours
   fedpg COMMAND --help                                         all options of a command, with their defaults
 """
 
@@ -49,6 +53,7 @@ COMMANDS: dict[str, Command] = {
     "evaluate": Command(Evaluate, run_evaluate),
     "play": Command(Play, run_play),
     "bench": Command(Bench, run_bench),
+    "reproduce": Command(Reproduce, run_reproduce),
 }
 
 

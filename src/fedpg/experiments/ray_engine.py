@@ -1,0 +1,41 @@
+"""The same units over a Ray cluster."""
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from fedpg.config import ConfigError, to_json
+from fedpg.experiments.runner import Engine
+from fedpg.experiments.work import Event, Unit, work
+
+
+def ray_engine(address: str | None, runs: Path, code: str, stop: threading.Event) -> tuple[Engine, int]:
+    """An engine and how many cores it has: those of the cluster at `address`, or of a local one that is started.
+
+    Every machine of the cluster needs this version of `fedpg`. Run folders are on the machine that trains them;
+    finished runs come back here.
+    """
+    try:
+        import ray
+    except ImportError:
+        raise ConfigError("the engine ray needs Ray: pip install 'fedpg[ray]'") from None
+    if not ray.is_initialized():
+        try:
+            ray.init(address=address, log_to_driver=False, include_dashboard=False if address is None else None)
+        except (ConnectionError, ValueError) as error:
+            raise ConfigError(f"there is no Ray cluster at {address!r}: {error}") from error
+    remote: Any = ray.remote(num_returns="streaming", max_retries=0)(work)
+
+    def engine(unit: Unit, share: int) -> Iterator[Event]:
+        task = remote.options(num_cpus=share)
+        events = task.remote(to_json(unit.config), unit.seeds, str(runs.resolve()), code, share)
+        try:
+            for reference in events:
+                if stop.is_set():
+                    return
+                yield ray.get(reference)
+        finally:
+            ray.cancel(events)  # nothing happens if it is over
+
+    return engine, int(ray.cluster_resources().get("CPU", 1))
