@@ -162,6 +162,9 @@ def adopt(folders: Sequence[Path], results: Path) -> None:
     from fedpg.experiments.catalogue import EXPERIMENTS, configs_of
     from fedpg.experiments.runner import say
 
+    for given in folders:
+        if not given.is_dir():
+            raise ConfigError(f"cannot adopt {given}: it is not a run folder")
     known = {store.key_of(config, 0)[0] for config in configs_of(EXPERIMENTS.values())}
     stored = store.load_all(results)
     for given in folders:
@@ -176,12 +179,10 @@ def adopt(folders: Sequence[Path], results: Path) -> None:
             elif before is not None and before.reached >= run.reached:
                 say(f"{folder}: stored already, to {before.reached} trajectories")
             else:
-                # What begins like a run of known code, over all of its rounds, is of that code.
-                run = (
-                    run
-                    if before is None
-                    else replace(run, code=before.code, about=dict(before.about) | dict(run.about))
-                )
+                if before is not None:
+                    # What begins like a run of known code, over all of its rounds, is of that code.
+                    run = replace(run, code=before.code, about=dict(before.about) | dict(run.about))
+                stored[run.key] = run
                 say(f"{folder}: stored to {run.reached} trajectories at {store.save(results, run)}")
 
 

@@ -41,7 +41,7 @@ class Plan:
 
 
 def plan(configs: Sequence[Config], seeds: Sequence[int], stored: Mapping[Key, Stored], code: str, again: bool) -> Plan:
-    """The runs that are missing, too short, or, with `again`, of other code; those of several seeds together if compiled.
+    """The runs that are missing, too short, or, with `again`, of other code; a compiled task's seeds go together.
 
     Settings that differ in length only are one, of the greatest.
     """

@@ -1,4 +1,4 @@
-"""Stored runs: one small file each in the results folder, with its settings, seed, code version, versions and machine."""
+"""Stored runs: one small file each in the results folder, with settings, seed, code version, versions and machine."""
 
 import gzip
 import hashlib
