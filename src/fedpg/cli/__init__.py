@@ -10,6 +10,7 @@ import tyro
 
 from fedpg.cli.bench import Bench, run_bench
 from fedpg.cli.policies import Evaluate, Play, run_evaluate, run_play
+from fedpg.cli.report import Report, run_report
 from fedpg.cli.reproduce import Reproduce, run_reproduce
 from fedpg.cli.train import Train, run_train, train_defaults
 from fedpg.config import ConfigError, SimulationError, unknown
@@ -54,6 +55,7 @@ COMMANDS: dict[str, Command] = {
     "play": Command(Play, run_play),
     "bench": Command(Bench, run_bench),
     "reproduce": Command(Reproduce, run_reproduce),
+    "report": Command(Report, run_report),
 }
 
 

@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import tyro
 from rich import box
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from fedpg.cli.arguments import check_positive, check_seed, parse_seeds
 from fedpg.config import Config, ConfigError, defaults
 
 if TYPE_CHECKING:
+    from fedpg.experiments.catalogue import Experiment
     from fedpg.experiments.store import Key, Stored
     from fedpg.experiments.work import Unit
 
@@ -115,7 +117,29 @@ def run_reproduce(command: Reproduce) -> int:
             return 130
     else:
         say(f"all {todo.wanted} runs are in {command.results} already")
+    show(experiments, command.results)
     return 0
+
+
+def show(experiments: Sequence["Experiment"], results: Path) -> None:
+    """Draw the pictures, and print the numbers beside the paper's."""
+    from fedpg.experiments.report import write_pictures
+    from fedpg.experiments.runner import say
+    from fedpg.experiments.store import load_all
+    from fedpg.experiments.tables import learning, overview
+
+    stored = load_all(results)
+    console = Console(width=None if sys.stdout.isatty() else 140)
+    for experiment in experiments:
+        found = overview(experiment.panels, stored) or learning(experiment.panels, stored)
+        table = Table(title=experiment.title, caption=found.caption, box=box.SIMPLE_HEAD, pad_edge=False)
+        for i, name in enumerate(found.columns):
+            table.add_column(name, justify="left" if i < found.words else "right")
+        for row in found.rows:
+            table.add_row(*map(escape, row))
+        console.print(table)
+    for path in write_pictures(experiments, stored, results, say):
+        print(path)
 
 
 def shortened(config: Config, trajectories: int | None) -> Config:
@@ -208,7 +232,9 @@ def verify_stored(runs: Sequence["Stored"], results: Path, code: str) -> None:
         say(f"{differ} runs differ: other code, other package versions, or another kind of processor")
 
 
-def print_list(experiments: Sequence, seeds: Sequence[int], stored: dict["Key", "Stored"], limit: int | None) -> None:
+def print_list(
+    experiments: Sequence["Experiment"], seeds: Sequence[int], stored: dict["Key", "Stored"], limit: int | None
+) -> None:
     """The experiments, their runs, and the time on this machine."""
     from fedpg.experiments.catalogue import configs_of
     from fedpg.experiments.runner import clock, every_core, plan, rates_of, seconds_of
@@ -220,7 +246,7 @@ def print_list(experiments: Sequence, seeds: Sequence[int], stored: dict["Key", 
         table.add_column(name, justify=justify)  # type: ignore[arg-type]
     table.add_column("time left", justify="right", no_wrap=True)
 
-    def row(name: str, what: str, chosen: Sequence) -> None:
+    def row(name: str, what: str, chosen: Sequence["Experiment"]) -> None:
         todo = plan([shortened(c, limit) for c in configs_of(chosen)], seeds, stored, code, again=False)
         missing = sum(len(unit.seeds) for unit in todo.units)
         seconds = sum(seconds_of(unit, rates) for unit in todo.units) / max(1, min(every_core(), len(todo.units)))

@@ -174,20 +174,26 @@ CONDITIONS: dict[str, dict[str, Any]] = {
     "3 of 10 flip signs": _liars("sign-flipping"),
     "3 of 10 make the FedPG attack": _liars("fedpg-attack"),
 }
-FILTERS = {
+FILTERS: dict[str, tuple[str, dict[str, Any]]] = {
     "R1, then R2 (Algorithm 1.1)": (BLUE, {"filter": "fedpg"}),
     "R2 alone": (GREEN, {"filter": "r2"}),
     "majority": (PURPLE, {"filter": "majority"}),
     "no filter": (ORANGE, {"filter": "mean"}),
 }
-INNER = {
+INNER: dict[str, tuple[str, dict[str, Any]]] = {
     "SCSG inner loop": (BLUE, {}),
     # The same agents, filter and batches, and one step on mu_t per round.
     "plain steps": (ORANGE, {"algorithm": "gpomdp", "filter": "fedpg", "batch": (12, 20)}),
 }
-SIGMAS = {"sigma = 0.06 (the table)": (BLUE, {"sigma": 0.06}), "sigma = auto": (RED, {"sigma": "auto"})}
+SIGMAS: dict[str, tuple[str, dict[str, Any]]] = {
+    "sigma = 0.06 (the table)": (BLUE, {"sigma": 0.06}),
+    "sigma = auto": (RED, {"sigma": "auto"}),
+}
 SHARES = {f"alpha = {n / 10:g}: {n} of 10": (colour, n) for n, colour in enumerate((SKY, BLUE, PURPLE, RED), start=1)}
-READINGS = {"released (the figures)": (BLUE, {}), "paper (the text)": (RED, {"preset": "paper"})}
+READINGS: dict[str, tuple[str, dict[str, Any]]] = {
+    "released (the figures)": (BLUE, {}),
+    "paper (the text)": (RED, {"preset": "paper"}),
+}
 TEXT_ESTIMATOR = {"estimator": "gpomdp", "baseline": "leave-one-out", "sigma": "auto"}
 DEPARTURES: dict[str, tuple[str, dict[str, Any]]] = {
     "released": (GREY, {}),

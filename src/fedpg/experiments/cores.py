@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -12,8 +11,8 @@ WAIT = 0.2
 
 
 @contextlib.contextmanager
-def lease(count: int, stop: threading.Event) -> Iterator[set[int]]:
-    """`count` cores that no other leaseholder of this user has, also in other processes; waits until they are free.
+def lease(folder: Path, count: int, stop: threading.Event) -> Iterator[set[int]]:
+    """`count` cores that no other leaseholder in this folder has, be it in another process; waits until they are free.
 
     Locks on files, which the system drops when a process ends, however it ends. Where processes cannot be bound to
     cores there is nothing to lease, and the set is empty; so it is if `stop` was set while waiting.
@@ -23,31 +22,32 @@ def lease(count: int, stop: threading.Event) -> Iterator[set[int]]:
         return
     import fcntl
 
-    folder = Path(tempfile.gettempdir()) / f"fedpg-cores-{os.getuid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     allowed = sorted(os.sched_getaffinity(0))
     wanted = min(count, len(allowed))
-    while True:
-        held: dict[int, int] = {}
-        for core in allowed:
-            handle = os.open(folder / f"core-{core}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                held[core] = handle
-            except OSError:
-                os.close(handle)
-            if len(held) == wanted:
-                break
-        if len(held) == wanted or stop.is_set():
-            break
-        for handle in held.values():  # all or none: two who wait for each other's cores would wait for ever
-            os.close(handle)
-        time.sleep(WAIT)
+    held: dict[int, int] = {}
     try:
+        while len(held) < wanted and not stop.is_set():
+            for core in allowed:
+                handle = os.open(folder / f"core-{core}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+                try:
+                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    held[core] = handle
+                except OSError:
+                    os.close(handle)
+                if len(held) == wanted:
+                    break
+            else:  # all or none: two who wait for each other's cores would wait for ever
+                _release(held)
+                time.sleep(WAIT)
         yield set(held)
     finally:
-        for handle in held.values():
-            os.close(handle)
+        _release(held)
+
+
+def _release(held: dict[int, int]) -> None:
+    while held:
+        os.close(held.popitem()[1])
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 import io
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from matplotlib import rc_context
 from matplotlib.axes import Axes
@@ -15,7 +16,7 @@ from fedpg.experiments.paper import TRAJECTORIES, paper_curves
 from fedpg.experiments.statistics import band, grid_of
 from fedpg.experiments.store import Key, Stored, key_of
 
-STYLE = {
+STYLE: Any = {
     "font.family": "sans-serif",
     "font.size": 9,
     "axes.spines.top": False,
@@ -124,11 +125,11 @@ def panel_image(panel: Panel, stored: Stock, total: bool = False) -> bytes:
         return _save(figure, "svg")
 
 
-def _save(figure: Figure, kind: str, **options: float) -> bytes:
+def _save(figure: Figure, kind: str, dpi: float | None = None) -> bytes:
     out = io.BytesIO()
     # The same runs give the same bytes: no date in the file.
     metadata = {"Date": None} if kind == "svg" else {"Software": None}
-    figure.savefig(out, format=kind, metadata=metadata, **options)
+    figure.savefig(out, format=kind, metadata=metadata, dpi=dpi or "figure")
     return out.getvalue()
 
 

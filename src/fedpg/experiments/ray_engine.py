@@ -1,11 +1,12 @@
 """The same units over a Ray cluster."""
 
+import logging
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from fedpg.config import ConfigError, to_json
+from fedpg.config import ConfigError, SimulationError, to_json
 from fedpg.experiments.runner import Engine
 from fedpg.experiments.work import Event, Unit, work
 
@@ -22,20 +23,24 @@ def ray_engine(address: str | None, runs: Path, code: str, stop: threading.Event
         raise ConfigError("the engine ray needs Ray: pip install 'fedpg[ray]'") from None
     if not ray.is_initialized():
         try:
-            ray.init(address=address, log_to_driver=False, include_dashboard=False if address is None else None)
+            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, include_dashboard=False)
         except (ConnectionError, ValueError) as error:
             raise ConfigError(f"there is no Ray cluster at {address!r}: {error}") from error
     remote: Any = ray.remote(num_returns="streaming", max_retries=0)(work)
 
     def engine(unit: Unit, share: int) -> Iterator[Event]:
-        task = remote.options(num_cpus=share)
-        events = task.remote(to_json(unit.config), unit.seeds, str(runs.resolve()), code, share)
+        events = remote.options(num_cpus=share).remote(
+            to_json(unit.config), unit.seeds, str(runs.resolve()), code, share
+        )
         try:
-            for reference in events:
-                if stop.is_set():
-                    return
-                yield ray.get(reference)
+            while not stop.is_set():
+                if ray.wait([events], timeout=0.5)[0]:
+                    yield ray.get(next(events))
+        except StopIteration:
+            return
+        except ray.exceptions.RayTaskError as error:
+            raise SimulationError(f"{unit.label}, on Ray: {error.cause}") from error
         finally:
-            ray.cancel(events)  # nothing happens if it is over
+            ray.cancel(events)  # interrupts what still runs, as by Ctrl-C
 
     return engine, int(ray.cluster_resources().get("CPU", 1))

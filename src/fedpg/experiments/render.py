@@ -30,6 +30,8 @@ class Table:
     caption: str = ""
     marks: dict[str, str] = field(default_factory=dict)
     """Cells with this text -> their class of the style sheet, for HTML."""
+    words: int = 1
+    """The first columns that hold words: set to the left."""
 
 
 @dataclass(frozen=True)
@@ -105,15 +107,16 @@ def _html(block: Block, headings: Sequence[Heading]) -> str:
 
 
 def _html_table(table: Table) -> str:
-    head = "".join(f"<th>{_inline(name)}</th>" for name in table.columns)
-    rows = []
-    for row in table.rows:
-        cells = (f'<td class="{table.marks[c]}">' + _inline(c) if c in table.marks else "<td>" + _inline(c) for c in row)
-        rows.append("<tr>" + "".join(f"{cell}</td>" for cell in cells) + "</tr>")
+    def cells(row: Sequence[str], tag: str) -> str:
+        kinds = ["words" if i < table.words else table.marks.get(text, "") for i, text in enumerate(row)]
+        opened = (f'<{tag} class="{kind}">' if kind else f"<{tag}>" for kind in kinds)
+        return "".join(f"{o}{_inline(text)}</{tag}>" for o, text in zip(opened, row, strict=True))
+
     caption = f"<caption>{_inline(table.caption)}</caption>" if table.caption else ""
-    body = "\n".join(rows)
+    head = f"<thead><tr>{cells(table.columns, 'th')}</tr></thead>"
+    body = "\n".join(f"<tr>{cells(row, 'td')}</tr>" for row in table.rows)
     # A box of its own: a wide table scrolls in it, and the page does not.
-    return f'<div class="wide" tabindex="0"><table>{caption}<thead><tr>{head}</tr></thead><tbody>\n{body}\n</tbody></table></div>'
+    return f'<div class="wide" tabindex="0"><table>{caption}{head}<tbody>\n{body}\n</tbody></table></div>'
 
 
 def _html_pictures(block: Pictures) -> str:

@@ -58,7 +58,7 @@ def band(runs: Sequence[Stored], at: np.ndarray, total: bool = False) -> Band:
 
 
 def grid_of(runs: Sequence[Stored], total: bool = False) -> np.ndarray:
-    """Points from 0 to where the longest run ended; of the total, which is drawn on a logarithmic scale, on such a one."""
+    """Points from 0 to where the longest run ended; for the total, whose axis is logarithmic, at equal ratios."""
     name = "trajectories_total" if total else "trajectories"
     end = max(float(run.columns[name][-1]) for run in runs)
     return np.append(0.0, np.geomspace(min(50.0, end), end, GRID - 1)) if total and end else np.linspace(0, end, GRID)

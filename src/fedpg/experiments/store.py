@@ -143,7 +143,7 @@ def from_rows(config: Config, seed: int, rows: Iterable[Mapping[str, Any]], code
     # Row 0 is before the first round: what only a round has is 0 there.
     full = [{name: 0 for name in COLUMNS} | {"rule": RULES[0]} | dict(row) for row in rows]
     values = {name: [row[name] for row in full] for name in COLUMNS} | {"rule": [RULES.index(r["rule"]) for r in full]}
-    columns = {name: np.array(values[name], kind) for name, kind in COLUMNS.items()}
+    columns: dict[str, np.ndarray] = {name: np.array(values[name], kind) for name, kind in COLUMNS.items()}
     seconds = sum(float(row.get("seconds") or 0.0) for row in rows)
     about = {
         "made": time.strftime("%Y-%m-%d", time.gmtime()),

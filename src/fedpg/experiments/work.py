@@ -73,7 +73,8 @@ def work(
     out = base if len(seeds) > 1 else folders[seeds[0]]
     command = [sys.executable, "-m", "fedpg.cli", "train", "--out", str(out), "--resume"]
     command += ["--seeds", ",".join(map(str, seeds)), "--trajectories", str(length)]
-    with cores.lease(share, stop) as mine:
+    yield Event(text="waiting for a free core")
+    with cores.lease(Path(runs) / "cores", share, stop) as mine:
         if stop.is_set():
             return
         with cores.bound_to(mine):
