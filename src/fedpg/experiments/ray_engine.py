@@ -2,6 +2,7 @@
 
 import logging
 import threading
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,9 @@ def ray_engine(address: str | None, runs: Path, code: str, stop: threading.Event
         raise ConfigError("the engine ray needs Ray: pip install 'fedpg[ray]'") from None
     if not ray.is_initialized():
         try:
-            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, include_dashboard=False)
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", message="os.fork")  # Ray starts its own programs, nothing of JAX's
+                ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, include_dashboard=False)
         except (ConnectionError, ValueError) as error:
             raise ConfigError(f"there is no Ray cluster at {address!r}: {error}") from error
     remote: Any = ray.remote(num_returns="streaming", max_retries=0)(work)
