@@ -328,7 +328,7 @@ _LIST = (
         "departures",
         "One departure at a time",
         "The preset `released` with one of its departures from the text taken back.",
-        _ablation("departures", DEPARTURES),
+        _ablation("departures", DEPARTURES)[:2],
     ),
 )
 EXPERIMENTS: dict[str, Experiment] = {experiment.name: experiment for experiment in _LIST}
