@@ -325,12 +325,12 @@ def test_the_time_is_estimated_from_runs_on_a_machine_like_this_one():
 
 
 def test_the_mean_and_its_intervals_at_each_point_are_those_of_the_seeds_that_got_there():
-    runs = [stored_run(seed=s, returns=[0, v]) for s, v in enumerate([10, 20, 60])]
-    runs.append(stored_run(seed=3, returns=[0, 1000], length=40))
+    runs = [stored_run(seed=s, returns=[0, v / 2, v]) for s, v in enumerate([10, 20, 60])]
+    runs.append(stored_run(seed=3, returns=[0, 500, 1000], length=40))
     at = np.array([0.0, 20, 50, 100, 101])
     found = statistics.band(runs, at)
     assert found.seeds.tolist() == [4, 4, 3, 3, 0]
-    assert found.mean[:4].tolist() == pytest.approx([0, (2 + 4 + 12 + 500) / 4, 15, 30])
+    assert found.mean[:4].tolist() == pytest.approx([0, (5 + 10 + 30 + 500) / 4, 15, 30])
     assert math.isnan(found.mean[4])
     # All resamples of three seeds can be counted: the 90% interval of their mean.
     means = sorted(np.mean(x) for x in np.stack(np.meshgrid(*[[10, 20, 60]] * 3), -1).reshape(-1, 3))

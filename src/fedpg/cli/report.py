@@ -8,8 +8,7 @@ from pathlib import Path
 class Report:
     """Write report.html, report.md and their pictures from the runs that `fedpg reproduce` stored.
 
-    Examples:
-      fedpg report
+    Example:
       fedpg report --results results --out page
     """
 

@@ -33,7 +33,6 @@ class Reproduce:
     Without a name it lists the experiments. An interrupted command goes on where it stopped when it is given again.
 
     Examples:
-      fedpg reproduce
       fedpg reproduce figure1 --task CartPole-v1 --seeds 0:10
       fedpg reproduce figure2 figure3 --seeds 0 --trajectories 3000
       fedpg reproduce all --dry-run

@@ -16,7 +16,7 @@ READING = (
     "bootstrap intervals over seeds; a line is thin where only some of the seeds got. Trajectories on the x axis are "
     "counted as in the paper: B + b N per round for one agent, and (B K + b N) / (K + 1) for K agents and the "
     "server. That count favours large K; where the number of agents differs, a second row of panels counts all "
-    "trajectories."
+    "trajectories. With two or three seeds an interval says little more than how far these lie apart: it is too narrow."
 )
 VERDICT = (
     "A verdict compares our mean with the paper's 90% band, widened by the error of reading it off the published plot "

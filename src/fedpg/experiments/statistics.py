@@ -28,12 +28,17 @@ class Band(NamedTuple):
 
 
 def returns_at(runs: Sequence[Stored], at: np.ndarray, total: bool = False) -> np.ndarray:
-    """Each run's return at each point, straight between two evaluations; NaN beyond its end.  [runs, G]
+    """Each run's return at each point: that of its first policy with at least so many trajectories.  [runs, G]
 
-    `at` counts trajectories as the paper does, or all of them.
+    As `Records.return_at`; NaN beyond a run's end. `at` counts trajectories as the paper does, or all of them.
     """
     name = "trajectories_total" if total else "trajectories"
-    return np.array([np.interp(at, run.columns[name], run.returns, right=np.nan) for run in runs]).reshape(-1, len(at))
+    out = np.full((len(runs), len(at)), np.nan)
+    for values, run in zip(out, runs, strict=True):
+        row = np.searchsorted(run.columns[name], at)
+        there = row < len(run.returns)
+        values[there] = run.returns[row[there]]
+    return out
 
 
 def resampled(seeds: int, resamples: int = RESAMPLES) -> np.ndarray:

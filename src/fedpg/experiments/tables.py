@@ -154,7 +154,9 @@ def filters(panels: Sequence[Panel], stored: Stock) -> Table | None:
                 continue
             did = filtering(runs)
             rules = [share(did.rules.get(rule, 0.0)) for rule in ("R1", "R2", "nobody")]
-            shares = [did.honest_kept, did.byzantine_kept, did.precision, did.recall]
+            # Where nobody lies there is nobody to detect.
+            precision = did.precision if config.byzantine else float("nan")
+            shares = [did.honest_kept, did.byzantine_kept, precision, did.recall]
             rows.append([panel.title, curve.label, *map(share, shares), *rules])
     columns = ["panel", "curve", "honest kept", "Byzantine kept", "precision", "recall", "R1", "R2", "nobody"]
     return Table(columns, once(rows), "What the filter did, over all rounds and seeds.", words=2) if rows else None
