@@ -21,7 +21,7 @@ READING = (
 VERDICT = (
     "A verdict compares our mean with the paper's 90% band, widened by the error of reading it off the published plot "
     "(3 on CartPole, 10 on LunarLander, 15 on HalfCheetah). A star: that band could not be read off, and the paper's "
-    "mean is compared with our 95% interval instead. `final` is the mean of a run's last 10 evaluations, `IQM` the "
+    "mean is compared with our 95% interval instead. `final` is the mean of a run's last 20 evaluations, `IQM` the "
     "inter-quartile mean of these over seeds, `area` the area under a run's curve over its length (its average "
     "return), up to the length that all seeds have. `precision`: of the rejected replies, the share that was "
     "Byzantine; `recall`: of the Byzantine replies, the share that was rejected."
@@ -82,6 +82,9 @@ def page(experiments: Sequence[Experiment], stored: Stock) -> Iterator[Block]:
             f"**{other} of these runs were made by another version of the code** and are used as they are.", "warning"
         )
     yield Contents()
+    yield Heading("In short")
+    yield Text("How often our mean lies inside the paper's 90% band, above it or below it, over all curves and marks:")
+    yield tables.tally(experiments, stored)
     yield Heading("How to read this")
     yield Text(READING)
     yield Text(VERDICT)

@@ -11,7 +11,7 @@ from fedpg.experiments.store import Stored
 
 RESAMPLES = 4000
 GRID = 201
-LAST = 10
+LAST = 20
 """A run's final return is the mean of so many last evaluations."""
 
 
