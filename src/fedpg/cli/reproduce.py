@@ -122,6 +122,7 @@ def run_reproduce(command: Reproduce) -> int:
 
 def show(experiments: Sequence["Experiment"], results: Path) -> None:
     """Draw the pictures, and print the numbers beside the paper's."""
+    from fedpg.experiments.catalogue import EXPERIMENTS
     from fedpg.experiments.report import write_pictures
     from fedpg.experiments.runner import say
     from fedpg.experiments.store import load_all
@@ -137,7 +138,8 @@ def show(experiments: Sequence["Experiment"], results: Path) -> None:
         for row in found.rows:
             table.add_row(*map(escape, row))
         console.print(table)
-    for path in write_pictures(experiments, stored, results, say):
+    whole = [EXPERIMENTS[experiment.name] for experiment in experiments]  # a picture has all of its panels
+    for path in write_pictures(whole, stored, results, say):
         print(path)
 
 
