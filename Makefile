@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/installed
 
-.PHONY: demo test lint study bench clean
+.PHONY: demo test lint reproduce bench clean
 
 demo: $(INSTALLED)  ## ten agents, three of them Byzantine, learn CartPole
 	@folder=runs/demo-$$(date +%Y%m%d-%H%M%S) && \
@@ -19,8 +19,9 @@ lint: $(INSTALLED)  ## style and types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-study: $(INSTALLED)  ## the learning table, docs/learning.md: about twenty minutes
-	$(BIN)/python studies/learning.py
+reproduce: $(INSTALLED)  ## every experiment on CartPole, ten seeds each, and the report: about an hour on two cores
+	$(BIN)/fedpg reproduce all --task CartPole-v1 --seeds 0:10
+	$(BIN)/fedpg report
 
 bench: $(INSTALLED)  ## the speed of this machine
 	$(BIN)/fedpg bench
@@ -28,7 +29,7 @@ bench: $(INSTALLED)  ## the speed of this machine
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "fedpg needs Python 3.11 or newer; try: make PYTHON=python3.12 ...")'
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,flower-simulation]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,flower-simulation,ray]'
 	touch $@
 
 clean:  ## the virtual environment and the caches, not the runs

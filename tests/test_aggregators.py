@@ -206,6 +206,20 @@ def test_an_unknown_filter_names_the_nearest():
     assert make_filter(make_config(filter="fedpg")) is fedpg_filter
 
 
+def test_r2_alone_is_what_algorithm_1_1_falls_back_to():
+    rng = np.random.default_rng(0)
+    for spread in (0.3, 0.8, 1.2):
+        gradients = rng.normal(size=(10, 5)) * spread
+        alone = judge("r2", gradients, batch=4.0)  # a batch with which R1 would decide
+        fallback = judge("fedpg", gradients)  # R1's radius is next to nothing
+        assert alone.rule == fallback.rule
+        assert alone.accepted.tolist() == fallback.accepted.tolist()
+        assert np.array_equal(alone.gradient, fallback.gradient)
+    wide = np.vstack([np.zeros((9, 2)), [[2.5, 0.0]]])
+    assert judge("fedpg", wide, batch=2.0).accepted.all()  # R1's radius is 3.7 here
+    assert judge("r2", wide, batch=2.0).accepted.tolist() == [True] * 9 + [False]
+
+
 # The gap in Claim 1
 
 

@@ -38,6 +38,7 @@ ORDER = (
     "training",
     "plots",
     "summary",
+    "experiments",
     "play",
     "flower",
     "bench",

@@ -36,6 +36,11 @@ def fedpg_filter(replies: Replies, sigma: Array, batch: Array, config: Config) -
     return _two_rules(replies, sigma, batch, config, ball=True)
 
 
+def r2_filter(replies: Replies, sigma: Array, batch: Array, config: Config) -> Verdict:
+    """R2 alone: Algorithm 1.1 from line 6 on, as if R1 never kept enough."""
+    return _two_rules(replies, sigma, batch, config, ball=True, skip_r1=True)
+
+
 def majority_filter(replies: Replies, sigma: Array, batch: Array, config: Config) -> Verdict:
     """The set S itself: everyone who has more than K/2 agents within the radius.
 
@@ -62,7 +67,7 @@ def mean_filter(replies: Replies, sigma: Array, batch: Array, config: Config) ->
 
 
 Filter = Callable[[Replies, Array, Array, Config], Verdict]
-FILTERS: dict[str, Filter] = {"fedpg": fedpg_filter, "majority": majority_filter, "mean": mean_filter}
+FILTERS: dict[str, Filter] = {"fedpg": fedpg_filter, "r2": r2_filter, "majority": majority_filter, "mean": mean_filter}
 
 
 def make_filter(config: Config) -> Filter:
@@ -77,7 +82,9 @@ def concentration(agents: int, delta: float) -> float:
     return 2 * math.log(2 * agents / delta)
 
 
-def _two_rules(replies: Replies, sigma: Array, batch: Array, config: Config, ball: bool) -> Verdict:
+def _two_rules(
+    replies: Replies, sigma: Array, batch: Array, config: Config, ball: bool, skip_r1: bool = False
+) -> Verdict:
     valid = replies.status == 0
     agents = valid.shape[0]
     gradients = _zero_invalid(replies.gradients, valid)
@@ -97,7 +104,7 @@ def _two_rules(replies: Replies, sigma: Array, batch: Array, config: Config, bal
     # An estimated sigma is one that makes R1's radius right; where V > B, 2 sigma is less, and would be no fallback.
     radius_2 = jnp.maximum(2 * sigma, radius_1) if config.sigma == "auto" else 2 * sigma
     first = rule(radius_1)
-    enough = jnp.sum(first[0]) >= config.required  # line 5
+    enough = (jnp.sum(first[0]) >= config.required) & (not skip_r1)  # line 5
     good, centre, distances = jax.lax.cond(enough, lambda: first, lambda: rule(radius_2))
     somebody = jnp.any(good)
     return Verdict(

@@ -53,7 +53,7 @@ class Config:
     """The first round in which Byzantine agents attack; before it they are honest."""
 
     filter: str = "fedpg"
-    """`fedpg` (Algorithm 1.1), `majority` (its set S itself) or `mean` (no filter)."""
+    """`fedpg` (Algorithm 1.1), `r2` (its rule R2 alone), `majority` (its set S itself) or `mean` (no filter)."""
     alpha: float = 0.3
     """The share of Byzantine agents that the filter reckons with, below 0.5."""
     sigma: float | Literal["auto"] = "auto"

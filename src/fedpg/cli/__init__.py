@@ -21,6 +21,8 @@ from fedpg.cli.federation import (
     run_serve,
 )
 from fedpg.cli.policies import Evaluate, Play, run_evaluate, run_play
+from fedpg.cli.report import Report, run_report
+from fedpg.cli.reproduce import Reproduce, run_reproduce
 from fedpg.cli.theory import Lab, Theory, run_theory, run_theory_lab
 from fedpg.cli.train import Train, run_train, train_defaults
 from fedpg.config import ConfigError, SimulationError, unknown
@@ -33,6 +35,8 @@ fedpg: several agents learn one policy together, while some of them fail or lie.
   fedpg evaluate    the return of a trained policy, greedy
   fedpg play        render a trained policy to a GIF
   fedpg bench       the speed of this machine: training against the bare simulator
+  fedpg reproduce   the paper's experiments: lists them, or runs what is missing
+  fedpg report      one page of figures and tables from what is stored
   fedpg theory      what the paper's theorem promises your federation, and what it asks for
   fedpg theory lab  the theorem's rates, measured where the true gradient is known
 
@@ -52,6 +56,7 @@ Examples:
   fedpg play runs/ten/seed-0 --out cartpole.gif
   fedpg theory --agents 20 --byzantine 3 --epsilon 0.1         how many trajectories the theorem asks for
   fedpg federation create hospitals --sites 5 --address fl.example.org:8443
+  fedpg reproduce figure1 --task CartPole-v1 --seeds 0:10      a figure of the paper, with its own curves beside ours
   fedpg COMMAND --help                                         all options of a command, with their defaults
 """
 
@@ -76,6 +81,8 @@ COMMANDS: dict[str, Command] = {
     "federation demo": Command(Demo, run_demo),
     "serve": Command(Serve, run_serve),
     "join": Command(Join, run_join),
+    "reproduce": Command(Reproduce, run_reproduce),
+    "report": Command(Report, run_report),
 }
 
 

@@ -1,6 +1,5 @@
 """A run: rounds, evaluation, records, checkpoints and their folder."""
 
-import os
 import threading
 import time
 import warnings
@@ -20,6 +19,7 @@ from fedpg.attacks import as_attack
 from fedpg.config import Config, ConfigError, make_config, refuse_idle_attack, renamed
 from fedpg.environments import Environment, Factory, Pool, make_environment
 from fedpg.environments.pool import KEPT
+from fedpg.environments.tasks import cores
 from fedpg.policies import Params, Policy
 from fedpg.storage import UNFINISHED, StorageError, read_config, remove_unfinished, write_config
 from fedpg.training.checkpoint import FILE, load_checkpoint, save_checkpoint, save_policy
@@ -144,11 +144,11 @@ def train_seeds(
 
 def at_a_time(problem: Problem) -> int:
     """Runs side by side: one per core, but no more than whose environments can be kept, where they are kept."""
-    config, cores = problem.config, os.cpu_count() or 1
+    config, count = problem.config, cores()
     if not isinstance(problem.environment, Pool) or problem.environment.reseeds:
-        return cores
+        return count
     each = config.agents * config.batch[1] + config.test_episodes + 10 * config.minibatch
-    return max(1, min(cores, KEPT // each))
+    return max(1, min(count, KEPT // each))
 
 
 def new_folder(config: Config) -> Path:

@@ -1,0 +1,29 @@
+"""`fedpg report`."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Report:
+    """Write report.html, report.md and their pictures from the runs that `fedpg reproduce` stored.
+
+    Example:
+      fedpg report --results results --out page
+    """
+
+    results: Path = Path("results")
+    """Where the runs are stored."""
+    out: Path | None = None
+    """The folder to write to; by default that of the results."""
+
+
+def run_report(command: Report) -> int:
+    from fedpg.experiments.report import write_report
+    from fedpg.experiments.runner import say
+    from fedpg.experiments.store import load_all
+
+    out = command.out or command.results
+    for path in write_report(command.results, out, load_all(command.results), say):
+        print(path)
+    return 0

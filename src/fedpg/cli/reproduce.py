@@ -1,0 +1,276 @@
+"""`fedpg reproduce`."""
+
+import os
+import shlex
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import tyro
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from fedpg.cli.arguments import check_positive, check_seed, parse_seeds
+from fedpg.config import Config, ConfigError, defaults
+
+if TYPE_CHECKING:
+    from fedpg.experiments.catalogue import Experiment
+    from fedpg.experiments.store import Key, Stored
+    from fedpg.experiments.work import Unit
+
+
+@dataclass(frozen=True)
+class Reproduce:
+    """Run the paper's experiments: what is missing is trained, stored at once, and drawn beside the paper's curves.
+
+    Without a name it lists the experiments. An interrupted command goes on where it stopped when it is given again.
+
+    Examples:
+      fedpg reproduce figure1 --task CartPole-v1 --seeds 0:10
+      fedpg reproduce figure2 figure3 --seeds 0 --trajectories 3000
+      fedpg reproduce all --dry-run
+      fedpg reproduce all --old verify
+      fedpg reproduce --adopt runs/my-run
+      fedpg reproduce figure1 --engine ray --address auto
+    """
+
+    names: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
+    """Experiments by name, or `all`."""
+    task: tuple[str, ...] = ()
+    """Only the panels of these tasks."""
+    seeds: str = "0:10"
+    """One seed (`3`), several (`0,1,5`), or a range without its end (`0:10`)."""
+    trajectories: int | None = None
+    """Train no further than this; by default as far as the paper (5000 on CartPole, 10000 on the others)."""
+    results: Path = Path("results")
+    """Where runs are stored, and figures drawn."""
+    runs: Path = Path("runs/reproduce")
+    """Where the run folders are, from which an interrupted run goes on."""
+    old: Literal["refuse", "verify", "keep", "again"] = "refuse"
+    """Stored runs of another version of the code: refuse them; verify them, by making their first rounds again and
+    comparing to the bit; keep them as they are, which the report says; or train them again."""
+    adopt: tuple[Path, ...] = ()
+    """Store the runs of these run folders of `fedpg train`, as far as they are, if an experiment has them."""
+    engine: Literal["local", "ray"] = "local"
+    """Processes on this machine, or a Ray cluster (pip install 'fedpg[ray]')."""
+    address: str | None = None
+    """Of the Ray cluster (`auto`: the one that runs here); without it a local one is started."""
+    dry_run: bool = False
+    """Only say what would be trained, as commands of `fedpg train`."""
+
+
+def run_reproduce(command: Reproduce) -> int:
+    from fedpg.experiments.catalogue import configs_of, find
+    from fedpg.experiments.runner import plan, rates_of, say, seconds_of
+    from fedpg.experiments.store import fingerprint, load_all
+
+    if command.address is not None and command.engine != "ray":
+        raise ConfigError("address is that of a Ray cluster: add --engine ray")
+    if command.trajectories is not None:
+        check_positive("trajectories", command.trajectories)
+    seeds = parse_seeds(command.seeds)
+    for seed in seeds:
+        check_seed(seed)
+    if len(set(seeds)) != len(seeds):
+        raise ConfigError(f"seeds {command.seeds!r} overlap: give each once")
+    experiments = find(command.names or ("all",), command.task)
+    if command.adopt:
+        adopt(command.adopt, command.results)
+        if not command.names:
+            return 0
+    stored = load_all(command.results)
+    if not command.names:
+        print_list(experiments, seeds, stored, command.trajectories)
+        return 0
+    code = fingerprint()
+    configs = [shortened(config, command.trajectories) for config in configs_of(experiments)]
+    todo = plan(configs, seeds, stored, code, again=command.old == "again")
+    if todo.old and command.old == "verify":
+        verify_stored(todo.old, command.results, code)
+        stored = load_all(command.results)
+        todo = plan(configs, seeds, stored, code, again=False)
+    if todo.old and command.old != "keep" and not command.dry_run:
+        raise ConfigError(
+            f"{len(todo.old)} of these runs in {command.results} were made by another version of the code. Add "
+            "--old verify (make their first rounds again and compare), --old again (train them again) or "
+            "--old keep (use them as they are)"
+        )
+    if command.dry_run:
+        for unit in todo.units:
+            print(as_train_command(unit))
+        return 0
+    if todo.units:
+        rates = rates_of(stored.values())
+        runs = sum(len(unit.seeds) for unit in todo.units)
+        seconds = sum(seconds_of(unit, rates) for unit in todo.units)
+        done = train_missing(command, todo.units, code, rates, runs, seconds)
+        if done < runs:
+            say(f"stopped: {done} of {runs} runs were stored. Give the same command to go on")
+            return 130
+    else:
+        say(f"all {todo.wanted} runs are in {command.results} already")
+    show(experiments, command.results)
+    return 0
+
+
+def show(experiments: Sequence["Experiment"], results: Path) -> None:
+    """Draw the pictures, and print the numbers beside the paper's."""
+    from fedpg.experiments.catalogue import EXPERIMENTS
+    from fedpg.experiments.report import write_pictures
+    from fedpg.experiments.runner import say
+    from fedpg.experiments.store import load_all
+    from fedpg.experiments.tables import learning, overview
+
+    stored = load_all(results)
+    console = Console(width=None if sys.stdout.isatty() else 140)
+    for experiment in experiments:
+        found = overview(experiment.panels, stored) or learning(experiment.panels, stored)
+        table = Table(title=experiment.title, caption=found.caption, box=box.SIMPLE_HEAD, pad_edge=False)
+        for i, name in enumerate(found.columns):
+            table.add_column(name, justify="left" if i < found.words else "right")
+        for row in found.rows:
+            table.add_row(*map(escape, row))
+        console.print(table)
+    whole = [EXPERIMENTS[experiment.name] for experiment in experiments]  # a picture has all of its panels
+    for path in write_pictures(whole, stored, results, say):
+        print(path)
+
+
+def shortened(config: Config, trajectories: int | None) -> Config:
+    return config if trajectories is None else replace(config, trajectories=min(trajectories, config.trajectories))
+
+
+def train_missing(
+    command: Reproduce, units: Sequence["Unit"], code: str, rates: dict[str, float], runs: int, seconds: float
+) -> int:
+    """Train the units by the engine; Ctrl-C stops them after their rounds."""
+    from fedpg.experiments import runner
+
+    stop = threading.Event()
+
+    def on_interrupt(number: int, frame: FrameType | None) -> None:
+        if stop.is_set():  # a second Ctrl-C does not wait; what is written is written whole
+            os._exit(130)
+        runner.say("stopping after these rounds (again: at once)")
+        stop.set()
+
+    if command.engine == "ray":
+        from fedpg.experiments.ray_engine import ray_engine
+
+        engine, total = ray_engine(command.address, command.runs, code, stop)
+    else:
+        engine, total = runner.local_engine(command.runs, code, stop), runner.every_core()
+    count, share = runner.slots_of(units, total)
+    by = "Ray" if command.engine == "ray" else "this machine"
+    runner.say(
+        f"{runs} runs to train on {by}, {count} at a time with {share} core(s) each: "
+        f"about {runner.clock(seconds / count)}"
+    )
+    previous = {number: signal.signal(number, on_interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        return runner.run_units(units, engine, total, command.results, rates, stop)
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def adopt(folders: Sequence[Path], results: Path) -> None:
+    """Store the runs of ordinary run folders; a stored run that is longer stays, one that differs too."""
+    from fedpg.experiments import store
+    from fedpg.experiments.catalogue import EXPERIMENTS, configs_of
+    from fedpg.experiments.runner import say
+
+    for given in folders:
+        if not given.is_dir():
+            raise ConfigError(f"cannot adopt {given}: it is not a run folder")
+    known = {store.key_of(config, 0)[0] for config in configs_of(EXPERIMENTS.values())}
+    stored = store.load_all(results)
+    for given in folders:
+        found = [given] if (given / "config.json").exists() else sorted(given.glob("seed-*"))
+        for folder in found or [given]:
+            run = store.from_folder(folder, "", adopted=True)
+            before = stored.get(run.key)
+            if run.key[0] not in known:
+                say(f"{folder} has settings that no experiment has: left alone")
+            elif before is not None and not before.begins_like(run):
+                say(f"{folder} has other numbers than the stored run of the same settings and seed: left alone")
+            elif before is not None and before.reached >= run.reached:
+                say(f"{folder}: stored already, to {before.reached} trajectories")
+            else:
+                if before is not None:
+                    # What begins like a run of known code, over all of its rounds, is of that code.
+                    run = replace(run, code=before.code, about=dict(before.about) | dict(run.about))
+                stored[run.key] = run
+                say(f"{folder}: stored to {run.reached} trajectories at {store.save(results, run)}")
+
+
+def verify_stored(runs: Sequence["Stored"], results: Path, code: str) -> None:
+    """Put the runs whose first rounds come out the same under this version of the code."""
+    from fedpg.experiments import store
+    from fedpg.experiments.probe import verify
+    from fedpg.experiments.runner import say
+
+    count, differ = 0, 0
+
+    def each(run: "Stored", same: bool) -> None:
+        nonlocal count, differ
+        count, differ = count + 1, differ + (not same)
+        if same:
+            store.save(results, run)
+        outcome = "the same" if same else "NOT the same: it stays under the code that made it"
+        say(f"{count} of {len(runs)}: {run.config.name}, seed {run.seed}: {outcome}")
+
+    say(f"making the first rounds of {len(runs)} runs again")
+    verify(runs, code, each)
+    if differ:
+        say(f"{differ} runs differ: other code, other package versions, or another kind of processor")
+
+
+def print_list(
+    experiments: Sequence["Experiment"], seeds: Sequence[int], stored: dict["Key", "Stored"], limit: int | None
+) -> None:
+    """The experiments, their runs, and the time on this machine."""
+    from fedpg.experiments.catalogue import configs_of
+    from fedpg.experiments.runner import clock, every_core, plan, rates_of, seconds_of
+    from fedpg.experiments.store import fingerprint
+
+    rates, code = rates_of(stored.values()), fingerprint()
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name, justify in (("experiment", "left"), ("what", "left"), ("runs", "right"), ("stored", "right")):
+        table.add_column(name, justify=justify)  # type: ignore[arg-type]
+    table.add_column("time left", justify="right", no_wrap=True)
+
+    def row(name: str, what: str, chosen: Sequence["Experiment"]) -> None:
+        todo = plan([shortened(c, limit) for c in configs_of(chosen)], seeds, stored, code, again=False)
+        missing = sum(len(unit.seeds) for unit in todo.units)
+        seconds = sum(seconds_of(unit, rates) for unit in todo.units) / max(1, min(every_core(), len(todo.units)))
+        have = f"{todo.wanted - missing}" + (f" ({len(todo.old)} old)" if todo.old else "")
+        table.add_row(name, what, str(todo.wanted), have, clock(seconds) if missing else "")
+
+    for experiment in experiments:
+        row(experiment.name, experiment.title, [experiment])
+    row("all", "everything; figures share runs", experiments)
+    Console(width=None if sys.stdout.isatty() else 120).print(table)
+    print(f"{len(seeds)} seed(s). Run one with: fedpg reproduce NAME --task CartPole-v1 --seeds 0:10")
+
+
+def as_train_command(unit: "Unit") -> str:
+    """The unit as a command of `fedpg train`."""
+    config = unit.config
+    usual = defaults(config.task, None, config.algorithm)
+    given = {"task": config.task, "algorithm": config.algorithm, "trajectories": config.trajectories}
+    base = defaults(config.task, config.preset, config.algorithm)
+    if config.preset != usual.preset:
+        given["preset"] = config.preset
+    given |= {name: value for name, value in vars(config).items() if value != getattr(base, name)}
+    words = ["fedpg", "train"]
+    for name, value in given.items():
+        words += [f"--{name.replace('_', '-')}", *(map(str, value) if isinstance(value, tuple) else (str(value),))]
+    return shlex.join([*words, "--seeds", ",".join(map(str, unit.seeds))])

@@ -1,0 +1,334 @@
+"""The experiments as data: figures, their panels, and the curves in them."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fedpg.config import Config, ConfigError, make_config, renamed, unknown
+
+CARTPOLE, LANDER, CHEETAH = "CartPole-v1", "LunarLander-v3", "HalfCheetah-v5"
+TASKS = (CARTPOLE, LANDER, CHEETAH)
+AS_IN_THE_PAPER = {CARTPOLE: "CartPole-v1", LANDER: "LunarLander-v2", CHEETAH: "HalfCheetah-v2"}
+ATTACK_TITLES = {
+    "random-noise": "Random Noise",
+    "random-action": "Random Action",
+    "sign-flipping": "Sign Flipping",
+    "fedpg-attack": "FedPG attack",
+    "variance-attack": "Variance attack",
+    "zero-gradient": "Zero gradient",
+    "reward-flipping": "Reward flipping",
+    "shuffled-rewards": "Shuffled rewards",
+}
+
+# Told apart with every kind of colour vision (after Okabe and Ito).
+ORANGE, GREEN, SKY, BLUE, RED, PURPLE, GREY = (
+    *("#E69F00", "#009E73", "#56B4E9", "#0072B2", "#D55E00", "#AA4499", "#6b7280"),
+)
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One line of a panel: settings, trained with several seeds."""
+
+    label: str
+    colour: str
+    settings: dict[str, Any]
+    """Where they differ from the preset `released` of the panel's task."""
+    paper: tuple[str, str, str] | None = None
+    """(figure, panel, series) of the paper's own curve, where it has been read off."""
+    reference: bool = False
+    """Drawn dotted, without its band: it is there to compare with."""
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One set of axes."""
+
+    picture: str
+    """Panels of the same picture stand side by side."""
+    title: str
+    task: str
+    curves: tuple[Curve, ...]
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """What one name on the command line stands for."""
+
+    name: str
+    title: str
+    about: str
+    panels: tuple[Panel, ...]
+
+    def on(self, tasks: Sequence[str]) -> "Experiment":
+        """The panels of these tasks only."""
+        return Experiment(self.name, self.title, self.about, tuple(p for p in self.panels if p.task in tasks))
+
+
+def config_of(panel: Panel, curve: Curve) -> Config:
+    """The settings of a curve, as long as the paper's runs of its task, unless the curve says otherwise."""
+    return make_config(panel.task, **({"preset": "released"} | curve.settings))
+
+
+def configs_of(experiments: Iterable[Experiment]) -> list[Config]:
+    """The settings of all curves, each once: figures share runs."""
+    return list(dict.fromkeys(config_of(p, c) for e in experiments for p in e.panels for c in p.curves))
+
+
+def find(names: Sequence[str], tasks: Sequence[str]) -> list[Experiment]:
+    """The experiments of these names (`all` is all of them) with the panels of these tasks (all, if none is given)."""
+    for name in names:
+        if name not in (*EXPERIMENTS, "all"):
+            raise unknown("experiment", name, [*EXPERIMENTS, "all"])
+    tasks = [renamed(task)[0] for task in tasks]
+    for task in tasks:
+        if task not in TASKS:
+            raise unknown("task", task, TASKS)
+    chosen = list(EXPERIMENTS) if "all" in names else list(dict.fromkeys(names))
+    found = [EXPERIMENTS[name].on(tasks or TASKS) for name in chosen]
+    for experiment in found:
+        if not experiment.panels and "all" not in names:
+            have = sorted({panel.task for panel in EXPERIMENTS[experiment.name].panels})
+            raise ConfigError(f"{experiment.name} has no panel for {' or '.join(tasks)}: it is about {', '.join(have)}")
+    return [experiment for experiment in found if experiment.panels]
+
+
+def _liars(attack: str, count: int = 3, **more: Any) -> dict[str, Any]:
+    return {"agents": 10, "byzantine": count, "attack": attack} | more
+
+
+HONEST_10, HONEST_1 = {"agents": 10}, {"agents": 1}
+ALGORITHMS = {"gpomdp": ("GPOMDP", ORANGE), "svrpg": ("SVRPG", GREEN), "fedpg-br": ("FedPG-BR", BLUE)}
+
+
+def _figure1(task: str) -> Panel:
+    def paper(series: str) -> tuple[str, str, str]:
+        return "Figure 1", AS_IN_THE_PAPER[task], series
+
+    alone = [
+        Curve(f"{name} (K=1)", colour, {"algorithm": algorithm, "agents": 1}, paper(name))
+        for algorithm, (name, colour) in ALGORITHMS.items()
+        if algorithm != "fedpg-br"
+    ]
+    federated = [
+        Curve(f"FedPG-BR (K={k})", colour, {"agents": k}, paper(f"FedPG-BR (K={k})"))
+        for k, colour in ((1, SKY), (3, PURPLE), (10, BLUE))
+    ]
+    return Panel("figure1", task, task, (*alone, *federated))
+
+
+def _baselines(task: str) -> Panel:
+    """What federation alone does for the two baselines, which the paper's figure 1 shows for one agent only."""
+    curves = [
+        Curve(f"{name} (K={k})", colour, {"algorithm": algorithm, "agents": k}, reference=k == 1)
+        for algorithm, name, colours in (
+            ("gpomdp", "GPOMDP", (GREY, ORANGE, RED)),
+            ("svrpg", "SVRPG", (SKY, GREEN, BLUE)),
+        )
+        for k, colour in zip((1, 3, 10), colours, strict=True)
+    ]
+    return Panel("figure1-baselines", task, task, tuple(curves))
+
+
+def _figure2(task: str, attack: str) -> Panel:
+    title = ATTACK_TITLES[attack]
+
+    def paper(series: str) -> tuple[str, str, str] | None:
+        return ("Figure 2", title, series) if task == CHEETAH else None
+
+    attacked = [
+        Curve(
+            f"{name} (K=10, B=3)",
+            colour,
+            _liars(attack, algorithm=algorithm),
+            paper(f"{name} (K=10 B=3)"),
+        )
+        for algorithm, (name, colour) in ALGORITHMS.items()
+    ]
+    alone = [
+        Curve(
+            f"{name} (K=1)",
+            colour,
+            {"algorithm": algorithm, "agents": 1},
+            paper(f"{name} (K=1)"),
+            reference=True,
+        )
+        for algorithm, (name, colour) in ALGORITHMS.items()
+    ]
+    return Panel(f"figure2-{task}", f"{task}: {title}", task, (*attacked, *alone))
+
+
+def _one_attack(picture: str, task: str, attack: str) -> Panel:
+    """FedPG-BR under one attack, between ten honest agents and one alone (figure 3, and the variance attack)."""
+    paper = "Figure 1", AS_IN_THE_PAPER[task]
+    curves = (
+        Curve("FedPG-BR (K=10, B=3)", RED, _liars(attack)),
+        Curve("FedPG-BR (K=10)", BLUE, HONEST_10, (*paper, "FedPG-BR (K=10)")),
+        Curve("FedPG-BR (K=1)", SKY, HONEST_1, (*paper, "FedPG-BR (K=1)")),
+    )
+    return Panel(picture, task, task, curves)
+
+
+CONDITIONS: dict[str, dict[str, Any]] = {
+    "10 honest agents": HONEST_10,
+    "3 of 10 flip signs": _liars("sign-flipping"),
+    "3 of 10 make the FedPG attack": _liars("fedpg-attack"),
+}
+FILTERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "R1, then R2 (Algorithm 1.1)": (BLUE, {"filter": "fedpg"}),
+    "R2 alone": (GREEN, {"filter": "r2"}),
+    "majority": (PURPLE, {"filter": "majority"}),
+    "no filter": (ORANGE, {"filter": "mean"}),
+}
+INNER: dict[str, tuple[str, dict[str, Any]]] = {
+    "SCSG inner loop": (BLUE, {}),
+    # The same agents, filter and batches, and one step on mu_t per round.
+    "plain steps": (ORANGE, {"algorithm": "gpomdp", "filter": "fedpg", "batch": (12, 20)}),
+}
+SIGMAS: dict[str, tuple[str, dict[str, Any]]] = {
+    "sigma = 0.06 (the table)": (BLUE, {"sigma": 0.06}),
+    "sigma = auto": (RED, {"sigma": "auto"}),
+}
+SHARES = {f"alpha = {n / 10:g}: {n} of 10": (colour, n) for n, colour in enumerate((SKY, BLUE, PURPLE, RED), start=1)}
+READINGS: dict[str, tuple[str, dict[str, Any]]] = {
+    "released (the figures)": (BLUE, {}),
+    "paper (the text)": (RED, {"preset": "paper"}),
+}
+TEXT_ESTIMATOR = {"estimator": "gpomdp", "baseline": "leave-one-out", "sigma": "auto"}
+DEPARTURES: dict[str, tuple[str, dict[str, Any]]] = {
+    "released": (GREY, {}),
+    "estimator of the text, sigma auto": (ORANGE, TEXT_ESTIMATOR),
+    "estimator and importance of the text, sigma auto": (RED, TEXT_ESTIMATOR | {"importance": "trajectory"}),
+    "importance weight per trajectory": (GREEN, {"importance": "trajectory"}),
+    "N from 0": (SKY, {"inner_law": "geometric-from-0"}),
+    "no bound on the ratio": (BLUE, {"ratio_bound": float("inf")}),
+    "alpha = 0.3": (PURPLE, {"alpha": 0.3}),
+    "nobody accepted: skip": ("#8B5A2B", {"nobody": "skip"}),
+    "sigma auto": ("#111827", {"sigma": "auto"}),
+}
+
+
+def _ablation(picture: str, variants: dict[str, tuple[str, dict[str, Any]]], task: str = CARTPOLE) -> tuple[Panel, ...]:
+    """Each variant under each condition."""
+    return tuple(
+        Panel(picture, title, task, tuple(Curve(label, c, base | change) for label, (c, change) in variants.items()))
+        for title, base in CONDITIONS.items()
+    )
+
+
+def _readings(title: str, settings: dict[str, Any], task: str = CARTPOLE, **paper: Any) -> Panel:
+    """Both under the attacks of the figures, so that they can be compared."""
+    if "attack" in settings:
+        settings = settings | {"attack_form": "figures"}
+    curves = [
+        Curve(label, colour, settings | change | (paper if "preset" in change else {}))
+        for label, (colour, change) in READINGS.items()
+    ]
+    return Panel(f"presets-{task}", title, task, tuple(curves))
+
+
+_LIST = (
+    Experiment(
+        "figure1",
+        "Figure 1: more agents learn faster",
+        "GPOMDP, SVRPG and FedPG-BR with K = 1, 3, 10 agents, none of them Byzantine.",
+        tuple(_figure1(task) for task in TASKS),
+    ),
+    Experiment(
+        "figure2",
+        "Figure 2: three of ten agents are Byzantine",
+        "Random noise, random action and sign flipping against federated GPOMDP, SVRPG and FedPG-BR, with each "
+        "algorithm alone (K = 1) as a reference. The paper's figure 2 and its two appendix figures.",
+        tuple(_figure2(t, a) for t in TASKS for a in ("random-noise", "random-action", "sign-flipping")),
+    ),
+    Experiment(
+        "figure3",
+        "Figure 3: the FedPG attack",
+        "Three of ten agents collude and know the filter; ten honest agents and one alone as references.",
+        tuple(_one_attack("figure3", task, "fedpg-attack") for task in TASKS),
+    ),
+    Experiment(
+        "figure-va",
+        "The variance attack",
+        "Three of ten agents collude to stay within the variance of the honest ones (the paper's appendix figure).",
+        tuple(_one_attack("figure-va", task, "variance-attack") for task in TASKS),
+    ),
+    Experiment(
+        "figure1-baselines",
+        "Federated baselines, all honest",
+        "What federation alone does for GPOMDP and SVRPG; the paper shows them for one agent only.",
+        tuple(_baselines(task) for task in TASKS),
+    ),
+    Experiment(
+        "ablation-filter",
+        "Ablation: the rules of the filter",
+        "R1 with its fallback R2, R2 alone, the majority set S itself, and no filter.",
+        _ablation("ablation-filter", FILTERS),
+    ),
+    Experiment(
+        "ablation-inner",
+        "Ablation: the inner loop",
+        "Variance-reduced steps of the server (SCSG) against one plain step per round on the same filtered gradient.",
+        _ablation("ablation-inner", INNER),
+    ),
+    Experiment(
+        "ablation-sigma",
+        "Ablation: sigma from the table, or estimated",
+        "On CartPole 0.06 against `auto`; on HalfCheetah the table's 0.9 against `auto`.",
+        (
+            *_ablation("ablation-sigma", SIGMAS),
+            Panel(
+                "ablation-sigma-HalfCheetah",
+                "HalfCheetah-v5, 10 honest agents",
+                CHEETAH,
+                (
+                    Curve("sigma = 0.9 (the table)", BLUE, HONEST_10 | {"sigma": 0.9, "trajectories": 1000}),
+                    Curve("sigma = auto", RED, HONEST_10),
+                ),
+            ),
+        ),
+    ),
+    Experiment(
+        "ablation-alpha",
+        "Ablation: the share of Byzantine agents",
+        "One to four of ten agents lie; the filter reckons with up to four (alpha = 0.4).",
+        tuple(
+            Panel(
+                "ablation-alpha",
+                ATTACK_TITLES[attack],
+                CARTPOLE,
+                tuple(Curve(label, colour, _liars(attack, n)) for label, (colour, n) in SHARES.items()),
+            )
+            for attack in ("random-noise", "sign-flipping", "fedpg-attack")
+        ),
+    ),
+    Experiment(
+        "more-attacks",
+        "The released code's other attacks",
+        "Three of ten agents send zeros, or learn from flipped or shuffled rewards; FedPG-BR.",
+        tuple(
+            Panel("more-attacks", ATTACK_TITLES[a], CARTPOLE, (Curve("FedPG-BR (K=10, B=3)", RED, _liars(a)),))
+            for a in ("zero-gradient", "reward-flipping", "shuffled-rewards")
+        ),
+    ),
+    Experiment(
+        "presets",
+        "The two readings of the paper",
+        "The preset `released` (what made the figures) against `paper` (the text).",
+        (
+            _readings("1 agent", HONEST_1),
+            _readings("3 agents", {"agents": 3}),
+            *(_readings(title, settings) for title, settings in CONDITIONS.items()),
+            *(_readings(ATTACK_TITLES[a], _liars(a)) for a in ("random-noise", "random-action", "variance-attack")),
+            _readings("LunarLander-v3, 10 agents", HONEST_10, LANDER, trajectories=2000),
+            _readings("HalfCheetah-v5, 10 agents", HONEST_10, CHEETAH, trajectories=700),
+        ),
+    ),
+    Experiment(
+        "departures",
+        "One departure at a time",
+        "The preset `released` with one of its departures from the text taken back.",
+        _ablation("departures", DEPARTURES)[:2],
+    ),
+)
+EXPERIMENTS: dict[str, Experiment] = {experiment.name: experiment for experiment in _LIST}

@@ -1,0 +1,149 @@
+"""Pictures of panels: our mean with its 90% band, and the paper's curve dashed in the same colour."""
+
+import io
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+from PIL import Image
+
+from fedpg.experiments.catalogue import GREY, Curve, Panel, config_of
+from fedpg.experiments.paper import TRAJECTORIES, paper_curves
+from fedpg.experiments.statistics import band, grid_of
+from fedpg.experiments.store import Key, Stored, key_of
+
+STYLE: Any = {
+    "font.family": "sans-serif",
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.alpha": 0.25,
+    "axes.titlesize": 10,
+    "legend.frameon": False,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "fedpg",
+}
+FLOORS = {"LunarLander-v3": -1700.0}
+"""Where untrained policies do far worse than this, the rest would be squeezed."""
+PER_ROW = 3
+AXES = {False: "trajectories per agent, as the paper counts", True: "trajectories of all agents and the server"}
+
+Stock = Mapping[Key, Stored]
+
+
+def runs_of(panel: Panel, stored: Stock) -> list[tuple[Curve, list[Stored]]]:
+    """The curves of a panel that have stored runs, with them, in the order of their seeds."""
+    found = []
+    for curve in panel.curves:
+        key, _ = key_of(config_of(panel, curve), 0)
+        runs = sorted((run for run in stored.values() if run.key[0] == key), key=lambda run: run.seed)
+        if runs:
+            found.append((curve, runs))
+    return found
+
+
+def needs_totals(panel: Panel) -> bool:
+    """Whether the paper's count favours some curves: it is an average over agents, so where their number differs."""
+    return len({config_of(panel, curve).agents for curve in panel.curves}) > 1
+
+
+def draw(axes: Axes, panel: Panel, stored: Stock, total: bool = False) -> None:
+    """One panel; the paper's curves where the x axis is its own."""
+    found = runs_of(panel, stored)
+    end = 0.0
+    for curve, runs in found:
+        grid = grid_of(runs, total)
+        end = max(end, grid[-1])
+        ours = band(runs, grid, total)
+        full = ours.seeds == ours.seeds.max()
+        style = ":" if curve.reference else "-"
+        axes.plot(grid[full], ours.mean[full], style, color=curve.colour, lw=1.6, zorder=3)
+        axes.plot(grid, ours.mean, style, color=curve.colour, lw=0.9, alpha=0.6, zorder=3)  # where fewer seeds got to
+        if not curve.reference:
+            axes.fill_between(grid, ours.low90, ours.high90, color=curve.colour, alpha=0.16, lw=0, zorder=2)
+        if curve.paper is not None and not total and not curve.reference:
+            published = paper_curves()[curve.paper]
+            axes.plot(published.trajectories, published.mean, "--", color=curve.colour, lw=1.1, zorder=4)
+            end = max(end, published.trajectories[-1])
+    if not found:
+        axes.text(0.5, 0.5, "no runs stored yet", transform=axes.transAxes, ha="center", color=GREY)
+    axes.set_title(panel.title)
+    axes.set_xlabel(AXES[total])
+    axes.set_ylabel("greedy return")
+    if total:
+        axes.set_xscale("symlog", linthresh=500)
+        axes.set_xlim(0, max(end, 1000.0))
+    else:
+        axes.set_xlim(0, min(end, TRAJECTORIES[panel.task]) if end else 1)
+        axes.xaxis.set_major_locator(MaxNLocator(5))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,.0f}" if x < 1e4 else f"{x / 1000:,.0f}k"))
+    low, high = axes.get_ylim()
+    axes.set_ylim(max(low, FLOORS.get(panel.task, low)), high)
+
+
+def legend_of(panels: Sequence[Panel]) -> list[tuple[str, str, bool]]:
+    """(label, colour, dotted) of each curve, once."""
+    seen = {c.label: (c.label, c.colour, c.reference) for panel in panels for c in panel.curves}
+    return list(seen.values())
+
+
+def picture(panels: Sequence[Panel], stored: Stock) -> bytes:
+    """A PNG of panels side by side, and below them the same against the total count where that tells more."""
+    twin = len(panels) <= PER_ROW and any(needs_totals(panel) for panel in panels)
+    columns = min(PER_ROW, len(panels))
+    rows = -(-len(panels) // columns) * (2 if twin else 1)
+    with rc_context(STYLE):
+        figure = Figure(figsize=(3.9 * columns + 0.2, 2.9 * rows + 0.8), layout="constrained")
+        FigureCanvasAgg(figure)
+        grid = figure.subplots(rows, columns, squeeze=False).ravel()
+        cells = [(panel, False) for panel in panels] + [(panel, True) for panel in panels if twin]
+        for axes, (panel, total) in zip(grid, cells, strict=False):
+            draw(axes, panel, stored, total)
+        for axes in grid[len(cells) :]:
+            axes.set_visible(False)
+        handles = [
+            Line2D([], [], color=colour, ls=":" if dotted else "-", lw=1.8, label=label)
+            for label, colour, dotted in legend_of(panels)
+        ]
+        if any(curve.paper for panel in panels for curve in panel.curves if not curve.reference):
+            handles.append(Line2D([], [], color="#374151", ls="--", lw=1.2, label="the paper's curve"))
+        figure.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), 2 * columns))
+        out = io.BytesIO()
+        with Image.open(io.BytesIO(_save(figure, "png", dpi=110))) as image:
+            image.convert("RGB").quantize(128).save(
+                out, format="png", optimize=True
+            )  # a third of the size, and as good
+        return out.getvalue()
+
+
+def panel_image(panel: Panel, stored: Stock, total: bool = False) -> bytes:
+    """An SVG of one panel."""
+    with rc_context(STYLE):
+        figure = Figure(figsize=(4.3, 3.1), layout="constrained")
+        FigureCanvasAgg(figure)
+        draw(figure.subplots(), panel, stored, total)
+        # Points of lines to a tenth of a pixel are half as long to write.
+        return re.sub(rb"^[ML] .*$", lambda m: re.sub(rb"(\.\d)\d+", rb"\1", m[0]), _save(figure, "svg"), flags=re.M)
+
+
+def _save(figure: Figure, kind: str, dpi: float | None = None) -> bytes:
+    out = io.BytesIO()
+    # The same runs give the same bytes: no date in the file.
+    metadata = {"Date": None} if kind == "svg" else {"Software": None}
+    figure.savefig(out, format=kind, metadata=metadata, dpi=dpi or "figure")
+    return out.getvalue()
+
+
+def pictures_of(panels: Sequence[Panel]) -> dict[str, list[Panel]]:
+    """The panels of each picture, by its name."""
+    found: dict[str, list[Panel]] = {}
+    for panel in panels:
+        found.setdefault(panel.picture, []).append(panel)
+    return found

@@ -1,0 +1,49 @@
+"""The same units over a Ray cluster."""
+
+import logging
+import threading
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from fedpg.config import ConfigError, SimulationError, to_json
+from fedpg.experiments.runner import Engine
+from fedpg.experiments.work import Event, Unit, work
+
+
+def ray_engine(address: str | None, runs: Path, code: str, stop: threading.Event) -> tuple[Engine, int]:
+    """An engine and how many cores it has: those of the cluster at `address`, or of a local one that is started.
+
+    Every machine of the cluster needs this version of `fedpg`. Run folders are on the machine that trains them;
+    finished runs come back here.
+    """
+    try:
+        import ray
+    except ImportError:
+        raise ConfigError("the engine ray needs Ray: pip install 'fedpg[ray]'") from None
+    if not ray.is_initialized():
+        try:
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", message="os.fork")  # Ray starts its own programs, nothing of JAX's
+                ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, include_dashboard=False)
+        except (ConnectionError, ValueError) as error:
+            raise ConfigError(f"there is no Ray cluster at {address!r}: {error}") from error
+    remote: Any = ray.remote(num_returns="streaming", max_retries=0)(work)
+
+    def engine(unit: Unit, share: int) -> Iterator[Event]:
+        events = remote.options(num_cpus=share).remote(
+            to_json(unit.config), unit.seeds, str(runs.resolve()), code, share
+        )
+        try:
+            while not stop.is_set():
+                if ray.wait([events], timeout=0.5)[0]:
+                    yield ray.get(next(events))
+        except StopIteration:
+            return
+        except ray.exceptions.RayTaskError as error:
+            raise SimulationError(f"{unit.label}, on Ray: {error.cause}") from error
+        finally:
+            ray.cancel(events)  # interrupts what still runs, as by Ctrl-C
+
+    return engine, int(ray.cluster_resources().get("CPU", 1))

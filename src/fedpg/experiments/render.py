@@ -1,0 +1,163 @@
+"""A page as a list of blocks, written as self-contained HTML and as Markdown."""
+
+import base64
+import html
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from importlib.resources import files
+
+
+@dataclass(frozen=True)
+class Heading:
+    text: str
+    level: int = 2
+
+
+@dataclass(frozen=True)
+class Text:
+    """A paragraph; `code` and **bold** as in Markdown."""
+
+    text: str
+    kind: str = ""
+    """A class of the style sheet, for HTML."""
+
+
+@dataclass(frozen=True)
+class Table:
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    caption: str = ""
+    marks: dict[str, str] = field(default_factory=dict)
+    """Cells with this text -> their class of the style sheet, for HTML."""
+    words: int = 1
+    """The first columns that hold words: set to the left."""
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """Panels: one image each in HTML, where they flow with the width of the page, and one picture in Markdown."""
+
+    alt: str
+    path: str
+    """The picture, relative to the page."""
+    images: Sequence[bytes]
+    """SVG."""
+    legend: Sequence[tuple[str, str, bool]] = ()
+    dashed: bool = False
+    """Whether the paper's curves are in it."""
+
+
+@dataclass(frozen=True)
+class Details:
+    """What is folded away until somebody asks for it."""
+
+    summary: str
+    blocks: Sequence["Block"]
+
+
+@dataclass(frozen=True)
+class Contents:
+    """Links to all second-level headings."""
+
+
+Block = Heading | Text | Table | Pictures | Details | Contents
+
+
+def to_html(title: str, blocks: Sequence[Block]) -> str:
+    """One page without anything from outside: style and images are in it."""
+    style = (files("fedpg.experiments") / "report.css").read_text()
+    headings = [block for block in blocks if isinstance(block, Heading) and block.level == 2]
+    body = "\n".join(_html(block, headings) for block in blocks)
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{html.escape(title)}</title>\n<style>\n{style}</style>\n</head>\n<body>\n<main>\n"
+        f"<h1>{html.escape(title)}</h1>\n{body}\n</main>\n</body>\n</html>\n"
+    )
+
+
+def to_markdown(title: str, blocks: Sequence[Block]) -> str:
+    """The same page for a repository."""
+    headings = [block for block in blocks if isinstance(block, Heading) and block.level == 2]
+    return f"# {title}\n\n" + "\n\n".join(_markdown(block, headings) for block in blocks) + "\n"
+
+
+def anchor(text: str) -> str:
+    """As repositories make them of headings."""
+    return re.sub(r"[^\w\- ]", "", text.lower()).strip().replace(" ", "-")
+
+
+def _html(block: Block, headings: Sequence[Heading]) -> str:
+    match block:
+        case Heading(text, level):
+            return f'<h{level} id="{anchor(text)}">{_inline(text)}</h{level}>'
+        case Text(text, kind):
+            return f'<p class="{kind}">{_inline(text)}</p>' if kind else f"<p>{_inline(text)}</p>"
+        case Table():
+            return _html_table(block)
+        case Pictures():
+            return _html_pictures(block)
+        case Details(summary, blocks):
+            inner = "\n".join(_html(b, headings) for b in blocks)
+            return f"<details><summary>{_inline(summary)}</summary>\n{inner}\n</details>"
+        case Contents():
+            links = "".join(f'<a href="#{anchor(h.text)}">{_inline(h.text)}</a>' for h in headings)
+            return f"<nav>{links}</nav>"
+
+
+def _html_table(table: Table) -> str:
+    def cells(row: Sequence[str], tag: str) -> str:
+        kinds = ["words" if i < table.words else table.marks.get(text, "") for i, text in enumerate(row)]
+        opened = (f'<{tag} class="{kind}">' if kind else f"<{tag}>" for kind in kinds)
+        return "".join(f"{o}{_inline(text)}</{tag}>" for o, text in zip(opened, row, strict=True))
+
+    caption = f"<caption>{_inline(table.caption)}</caption>" if table.caption else ""
+    head = f"<thead><tr>{cells(table.columns, 'th')}</tr></thead>"
+    body = "\n".join(f"<tr>{cells(row, 'td')}</tr>" for row in table.rows)
+    # A box of its own: a wide table scrolls in it, and the page does not.
+    return f'<div class="wide" tabindex="0"><table>{caption}{head}<tbody>\n{body}\n</tbody></table></div>'
+
+
+def _html_pictures(block: Pictures) -> str:
+    def source(image: bytes) -> str:
+        return "data:image/svg+xml;base64," + base64.b64encode(image).decode()
+
+    images = "".join(f'<img src="{source(image)}" alt="{html.escape(block.alt)}">' for image in block.images)
+    keys = "".join(
+        f'<span><i style="border-top:3px {"dotted" if dotted else "solid"} {colour}"></i>{html.escape(label)}</span>'
+        for label, colour, dotted in block.legend
+    )
+    if block.dashed:
+        keys += '<span><i style="border-top:2px dashed #374151"></i>the paper\'s curve, in the same colour</span>'
+    return f'<figure><div class="panels">{images}</div><figcaption>{keys}</figcaption></figure>'
+
+
+def _inline(text: str) -> str:
+    """`code`, **bold** and [links](...) of Markdown, everything else escaped."""
+    safe = html.escape(text)
+    safe = re.sub(r"`([^`]+)`", r"<code>\1</code>", safe)
+    safe = re.sub(r"\*\*([^*]+)\*\*", r"<strong>\1</strong>", safe)
+    return re.sub(r"\[([^\]]+)\]\(([^)\s]+)\)", r'<a href="\2">\1</a>', safe)
+
+
+def _markdown(block: Block, headings: Sequence[Heading]) -> str:
+    match block:
+        case Heading(text, level):
+            return "#" * level + " " + text
+        case Text(text, _):
+            return text
+        case Table(columns, rows, caption):
+            lines = [_row(columns), "|" + "---|" * len(columns), *(_row(row) for row in rows)]
+            return (f"{caption}\n\n" if caption else "") + "\n".join(lines)
+        case Pictures(alt, path):
+            return f"![{alt}]({path})"
+        case Details(summary, blocks):
+            inner = "\n\n".join(_markdown(b, headings) for b in blocks)
+            return f"<details><summary>{_inline(summary)}</summary>\n\n{inner}\n\n</details>"
+        case Contents():
+            return "\n".join(f"- [{h.text}](#{anchor(h.text)})" for h in headings)
+
+
+def _row(cells: Iterable[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"

@@ -1,0 +1,137 @@
+"""The report: figures, tables and where they come from, from stored runs alone."""
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from fedpg.experiments import tables
+from fedpg.experiments.catalogue import EXPERIMENTS, Experiment, Panel
+from fedpg.experiments.figures import Stock, legend_of, needs_totals, panel_image, picture, pictures_of, runs_of
+from fedpg.experiments.render import Block, Contents, Details, Heading, Pictures, Table, Text, to_html, to_markdown
+from fedpg.experiments.store import fingerprint
+from fedpg.storage import StorageError, write_whole
+
+TITLE = "FedPG-BR, reproduced"
+READING = (
+    "Lines are means over seeds of the greedy return (10 episodes after every round), bands are 90% percentile "
+    "bootstrap intervals over seeds; a line is thin where only some of the seeds got. Trajectories on the x axis are "
+    "counted as in the paper: B + b N per round for one agent, and (B K + b N) / (K + 1) for K agents and the "
+    "server. That count favours large K; where the number of agents differs, a second row of panels counts all "
+    "trajectories. With two or three seeds an interval says little more than how far these lie apart: it is too narrow."
+)
+VERDICT = (
+    "A verdict compares our mean with the paper's 90% band, widened by the error of reading it off the published plot "
+    "(3 on CartPole, 10 on LunarLander, 15 on HalfCheetah). A star: that band could not be read off, and the paper's "
+    "mean is compared with our 95% interval instead. `final` is the mean of a run's last 20 evaluations, `IQM` the "
+    "inter-quartile mean of these over seeds, `area` the area under a run's curve over its length (its average "
+    "return), up to the length that all seeds have. `precision`: of the rejected replies, the share that was "
+    "Byzantine; `recall`: of the Byzantine replies, the share that was rejected."
+)
+
+
+def write_report(results: Path, out: Path, stored: Stock, say: Callable[[str], None]) -> list[Path]:
+    """report.html, report.md and pictures/ in `out`; returns what was written."""
+    if not stored:
+        raise StorageError(f"there are no stored runs in {results}: make some with `fedpg reproduce figure1`")
+    experiments = [e for e in EXPERIMENTS.values() if any(runs_of(panel, stored) for panel in e.panels)]
+    written = write_pictures(experiments, stored, out, say)
+    say("writing the page")
+    blocks = list(page(experiments, stored))
+    for name, text in (("report.html", to_html(TITLE, blocks)), ("report.md", to_markdown(TITLE, blocks))):
+        write_whole(out / name, text)
+        written.append(out / name)
+    return written
+
+
+def write_pictures(
+    experiments: Sequence[Experiment], stored: Stock, out: Path, say: Callable[[str], None]
+) -> list[Path]:
+    """One PNG for each picture that has runs."""
+    folder = out / "pictures"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StorageError(f"cannot make {folder}: {error.strerror or error}") from error
+    written = []
+    for experiment in experiments:
+        say(f"drawing {experiment.name}")
+        for name, panels in drawn(experiment, stored).items():
+            write_whole(folder / f"{name}.png", picture(panels, stored))
+            written.append(folder / f"{name}.png")
+    return written
+
+
+def drawn(experiment: Experiment, stored: Stock) -> dict[str, list[Panel]]:
+    """The pictures of an experiment that have runs."""
+    pictures = pictures_of(experiment.panels)
+    return {name: panels for name, panels in pictures.items() if any(runs_of(panel, stored) for panel in panels)}
+
+
+def page(experiments: Sequence[Experiment], stored: Stock) -> Iterator[Block]:
+    """The whole page."""
+    runs, code = list(stored.values()), fingerprint()
+    yield Text(
+        f"{len(runs)} runs of {len({run.key[0] for run in runs})} settings, each a function of its settings and its "
+        "seed. The paper: Fan et al., Fault-Tolerant Federated Reinforcement Learning with Theoretical Guarantee, "
+        "NeurIPS 2021. Runs use its table of hyper-parameters and the preset `released`, which is what its figures "
+        "were made with, unless a curve says otherwise.",
+        "lead",
+    )
+    other = sum(run.code != code for run in runs)
+    if other:
+        yield Text(
+            f"**{other} of these runs were made by another version of the code** and are used as they are.", "warning"
+        )
+    yield Contents()
+    yield Heading("In short")
+    yield Text("How often our mean lies inside the paper's 90% band, above it or below it, over all curves and marks:")
+    yield tables.tally(experiments, stored)
+    yield Heading("How to read this")
+    yield Text(READING)
+    yield Text(VERDICT)
+    for experiment in experiments:
+        yield from section(experiment, stored)
+    yield Heading("Time")
+    yield Text(
+        "One run of FedPG-BR with ten agents, three of them Byzantine, at the paper's length; shorter runs are scaled "
+        "up to it; the median over runs. Compiling (some ten seconds for each setting) is not in it. Several runs, and "
+        "other work, shared the machine: a run alone is faster."
+    )
+    yield tables.times(runs)
+    yield Heading("Code, versions and machines")
+    yield Text("A run is known by its settings, its seed and the version of the code that decides its numbers.")
+    yield from tables.provenance(runs, code)
+
+
+def section(experiment: Experiment, stored: Stock) -> Iterator[Block]:
+    """One experiment: pictures and tables."""
+    yield Heading(experiment.title)
+    yield Text(experiment.about)
+    yield Text(f"`fedpg reproduce {experiment.name} --seeds 0:10`")
+    pictures = drawn(experiment, stored)
+    for name, panels in pictures.items():
+        if len(pictures) > 1:
+            yield Heading(panels[0].task, 3)
+        twin = [panel for panel in panels if needs_totals(panel)] if any(map(needs_totals, panels)) else []
+        yield Pictures(
+            alt=f"{experiment.title}: {', '.join(panel.title for panel in panels)}",
+            path=f"pictures/{name}.png",
+            images=[panel_image(p, stored) for p in panels] + [panel_image(p, stored, total=True) for p in twin],
+            legend=legend_of(panels),
+            dashed=any(curve.paper for panel in panels for curve in panel.curves if not curve.reference),
+        )
+        yield from _tables(panels, stored)
+
+
+def _tables(panels: Sequence[Panel], stored: Stock) -> Iterator[Block]:
+    found = tables.overview(panels, stored)
+    if found is not None:
+        yield found
+        full = [(panel, tables.comparison(panel, stored)) for panel in panels]
+        for panel, table in full:
+            if table is not None:
+                yield Details(f"{panel.title}: every mark against the paper, with intervals", [table])
+    yield tables.learning(panels, stored)
+    did: Table | None = tables.filters(panels, stored)
+    if did is not None:
+        yield did
+    yield Details("Final return and area of each seed", [tables.per_seed(panels, stored)])

@@ -1,0 +1,219 @@
+"""What is missing, and running it: several processes, each on cores of its own."""
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.text import Text
+
+from fedpg.config import Config, to_json
+from fedpg.environments import ENVIRONMENTS
+from fedpg.environments.tasks import cores
+from fedpg.experiments.store import Key, Stored, key_of, machine, save, unpack
+from fedpg.experiments.work import Event, Unit, work
+
+Engine = Callable[[Unit, int], Iterator[Event]]
+"""(a unit, how many cores it gets) -> what it reports."""
+
+START = 15.0
+"""Seconds until a new process has compiled its first round."""
+SECONDS = {"CartPole-v1": 0.1, "LunarLander-v3": 15.0, "HalfCheetah-v5": 17.0}
+"""Per 1000 trajectories of all agents and the server, where nothing has been measured yet."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a command has to do."""
+
+    units: tuple[Unit, ...]
+    wanted: int
+    """Runs that the experiments have, with these seeds."""
+    old: tuple[Stored, ...]
+    """Stored runs that are long enough, made by other code, and not verified."""
+
+
+def plan(configs: Sequence[Config], seeds: Sequence[int], stored: Mapping[Key, Stored], code: str, again: bool) -> Plan:
+    """The runs that are missing, too short, or, with `again`, of other code; a compiled task's seeds go together.
+
+    Settings that differ in length only are one, of the greatest.
+    """
+    lengths: dict[Config, int] = {}
+    for config in configs:
+        key, _ = key_of(config, 0)
+        lengths[key] = max(lengths.get(key, 0), config.trajectories)
+    together, single, old = [], [], []
+    for key, length in lengths.items():
+        config, missing = replace(key, trajectories=length), []
+        for seed in seeds:
+            run = stored.get((key, seed))
+            if run is None or run.reached < length or (again and run.code != code):
+                missing.append(seed)
+            elif run.code != code:
+                old.append(run)
+        if missing and config.task in ENVIRONMENTS:
+            together.append(Unit(config, tuple(missing)))
+        else:
+            single += [Unit(config, (seed,)) for seed in missing]
+    single.sort(key=lambda unit: unit.seeds)  # one seed of every curve first
+    return Plan((*together, *single), len(lengths) * len(seeds), tuple(old))
+
+
+def seconds_of(unit: Unit, rates: Mapping[str, float]) -> float:
+    """An estimate of a unit's time on one machine."""
+    config = unit.config
+    total = config.trajectories * (config.agents + 1 if config.agents > 1 else 1)  # from the paper's count to all
+    return START + len(unit.seeds) * total / 1000 * rates.get(config.task, max(SECONDS.values()))
+
+
+def rates_of(runs: Iterable[Stored]) -> dict[str, float]:
+    """Seconds per 1000 trajectories by task: measured on a machine like this one, else elsewhere, else as a rule."""
+    here = machine()
+    spent: dict[tuple[str, bool], tuple[float, int]] = {}
+    for run in runs:
+        at = run.config.task, run.about.get("hardware") == here
+        seconds, total = spent.get(at, (0.0, 0))
+        spent[at] = seconds + float(run.about["seconds"]), total + int(run.columns["trajectories_total"][-1])
+    rates = dict(SECONDS)
+    for alike in (False, True):
+        rates |= {task: 1000 * s / t for (task, like), (s, t) in spent.items() if like == alike and t}
+    return rates
+
+
+def slots_of(units: Sequence[Unit], total: int) -> tuple[int, int]:
+    """(units at a time, cores for each) on so many cores."""
+    count = max(1, min(total, len(units)))
+    return count, max(1, total // count)
+
+
+def local_engine(runs: Path, code: str, stop: threading.Event) -> Engine:
+    """Processes on this machine."""
+    return lambda unit, share: work(to_json(unit.config), unit.seeds, str(runs.resolve()), code, share, stop)
+
+
+def run_units(
+    units: Sequence[Unit],
+    engine: Engine,
+    total: int,
+    results: Path,
+    rates: Mapping[str, float],
+    stop: threading.Event,
+) -> int:
+    """Run all units, storing each run as it is finished; returns how many were."""
+    count, share = slots_of(units, total)
+    board = Board({unit: seconds_of(unit, rates) for unit in units}, count)
+    stored = 0
+    lock = threading.Lock()
+
+    def one(unit: Unit) -> None:
+        nonlocal stored
+        if stop.is_set():
+            return
+        board.update(unit, Event(0.0, "starting"))
+        try:
+            for event in engine(unit, share):
+                if event.run is not None:
+                    save(results, unpack(event.run, results))
+                    with lock:
+                        stored += 1
+                board.update(unit, event)
+        except BaseException:
+            stop.set()
+            raise
+        board.finish(unit)
+
+    with board, ThreadPoolExecutor(max_workers=count) as pool:
+        for job in [pool.submit(one, unit) for unit in units]:
+            job.result()
+    return stored
+
+
+def every_core() -> int:
+    """The cores of this machine that can be given out; one where processes cannot be bound to them."""
+    import os
+
+    return cores() if hasattr(os, "sched_getaffinity") else 1
+
+
+class Board:
+    """Overall progress with the time left, and the line of each running unit: live on a terminal, plain elsewhere."""
+
+    def __init__(self, weights: Mapping[Unit, float], at_a_time: int, every: float = 15.0) -> None:
+        self.weights, self.at_a_time, self.every = weights, at_a_time, every
+        self.total = sum(weights.values()) or 1.0
+        self.done: dict[Unit, float] = dict.fromkeys(weights, 0.0)
+        self.lines: dict[Unit, str] = {}
+        self.began, self.said = time.monotonic(), 0.0
+        self.lock = threading.Lock()
+        console = Console()
+        self.live = (
+            Live(console=console, get_renderable=self._draw, refresh_per_second=2) if console.is_terminal else None
+        )
+
+    def __enter__(self) -> "Board":
+        if self.live is not None:
+            self.live.start()
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        if self.live is not None:
+            self.live.stop()
+
+    def update(self, unit: Unit, event: Event) -> None:
+        """Take in what a unit reports."""
+        with self.lock:
+            self.lines[unit] = event.text
+            if event.done is not None:
+                self.done[unit] = event.done
+            now = time.monotonic()
+            if self.live is None and (event.run is not None or now - self.said > self.every):
+                self.said = now
+                print(f"{self.headline()} | {unit.label}: {event.text}", flush=True)
+
+    def finish(self, unit: Unit) -> None:
+        """A unit is over."""
+        with self.lock:
+            self.done[unit] = 1.0
+            self.lines.pop(unit, None)
+
+    def headline(self) -> str:
+        """How much is done, and the time that is left at the pace so far; at first, at the estimated one."""
+        part = sum(self.weights[u] * d for u, d in self.done.items()) / self.total
+        spent = time.monotonic() - self.began
+        expected = self.total / self.at_a_time
+        # The pace so far counts as much as there is of it.
+        whole = (1 - part) * expected + part * spent / part if part > 0 else expected
+        return f"{part:.0%}, {clock(max(0.0, whole * (1 - part)))} left"
+
+    def _draw(self) -> Group:
+        with self.lock:
+            part = sum(self.weights[u] * d for u, d in self.done.items()) / self.total
+            lines = [
+                Text(f"  {unit.label}: {text}", overflow="ellipsis", no_wrap=True) for unit, text in self.lines.items()
+            ]
+            finished = sum(d >= 1 for d in self.done.values())
+            head = f"{finished} of {len(self.done)} done, {self.headline()}"
+        return Group(Text(head), ProgressBar(total=1.0, completed=part), *lines)
+
+
+def clock(seconds: float) -> str:
+    """A length of time for people."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if seconds < 90 * 60:
+        return f"{seconds / 60:.0f} min"
+    if seconds < 48 * 3600:
+        return f"{seconds / 3600:.1f} h"
+    return f"{seconds / 86400:.1f} days"
+
+
+def say(text: str) -> None:
+    """A line for people, beside what is printed."""
+    print(f"fedpg: {text}", file=sys.stderr, flush=True)

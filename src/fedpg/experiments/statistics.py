@@ -1,0 +1,148 @@
+"""Numbers from stored runs: curves over seeds with bootstrap bands, final returns, and the paper's beside them."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from fedpg.aggregators import RULES
+from fedpg.experiments.paper import READING_ERROR, PaperCurve
+from fedpg.experiments.store import Stored
+
+RESAMPLES = 4000
+GRID = 201
+LAST = 20
+"""A run's final return is the mean of so many last evaluations."""
+
+
+class Band(NamedTuple):
+    """The mean over seeds and its bootstrap intervals, at each point; NaN where there is none."""
+
+    at: np.ndarray  # [G] trajectories
+    seeds: np.ndarray  # [G] how many seeds got there
+    mean: np.ndarray  # [G]
+    low90: np.ndarray
+    high90: np.ndarray
+    low95: np.ndarray
+    high95: np.ndarray
+
+
+def returns_at(runs: Sequence[Stored], at: np.ndarray, total: bool = False) -> np.ndarray:
+    """Each run's return at each point: that of its first policy with at least so many trajectories.  [runs, G]
+
+    As `Records.return_at`; NaN beyond a run's end. `at` counts trajectories as the paper does, or all of them.
+    """
+    name = "trajectories_total" if total else "trajectories"
+    out = np.full((len(runs), len(at)), np.nan)
+    for values, run in zip(out, runs, strict=True):
+        row = np.searchsorted(run.columns[name], at)
+        there = row < len(run.returns)
+        values[there] = run.returns[row[there]]
+    return out
+
+
+def resampled(seeds: int, resamples: int = RESAMPLES) -> np.ndarray:
+    """How often each seed is drawn in each bootstrap sample; the same every time.  [R, seeds]"""
+    return np.random.default_rng(0).multinomial(seeds, np.full(seeds, 1 / seeds), size=resamples)
+
+
+def band(runs: Sequence[Stored], at: np.ndarray, total: bool = False) -> Band:
+    """Mean and percentile bootstrap over the seeds that got to each point; no interval for a single seed."""
+    values = returns_at(runs, at, total)  # [n, G]
+    there = ~np.isnan(values)
+    out = np.full((5, len(at)), np.nan)
+    for pattern in np.unique(there, axis=1).T:  # runs end where they end: points that the same ones got to, together
+        count = int(pattern.sum())
+        where = (there == pattern[:, None]).all(axis=0)
+        if count:
+            out[0, where] = values[pattern][:, where].mean(axis=0)
+        if count > 1:
+            means = resampled(count) @ values[pattern][:, where] / count  # [R, g]
+            out[1:, where] = np.percentile(means, (5, 95, 2.5, 97.5), axis=0)
+    return Band(at, there.sum(axis=0), *out)
+
+
+def grid_of(runs: Sequence[Stored], total: bool = False) -> np.ndarray:
+    """Points from 0 to where the longest run ended; for the total, whose axis is logarithmic, at equal ratios."""
+    name = "trajectories_total" if total else "trajectories"
+    end = max(float(run.columns[name][-1]) for run in runs)
+    return np.append(0.0, np.geomspace(min(50.0, end), end, GRID - 1)) if total and end else np.linspace(0, end, GRID)
+
+
+def interquartile_mean(values: np.ndarray) -> float:
+    """The mean of the middle half of the values, those at its edges by the share that lies inside."""
+    ordered, n = np.sort(values), len(values)
+    edges = np.arange(n + 1) / n
+    weights = np.clip(np.minimum(edges[1:], 0.75) - np.maximum(edges[:-1], 0.25), 0.0, None)
+    return float(ordered @ weights / weights.sum())
+
+
+def finals(runs: Sequence[Stored]) -> np.ndarray:
+    """The final return of each run: the mean of its last evaluations, the untrained policy's not among them."""
+    return np.array([run.returns[1:][-LAST:].mean() if len(run.returns) > 1 else run.returns[0] for run in runs], float)
+
+
+def areas(runs: Sequence[Stored], until: float) -> np.ndarray:
+    """The area under each run's curve over its length, up to `until` trajectories: its average return."""
+    out = []
+    for run in runs:
+        end = min(until, float(run.reached))
+        inside = run.trajectories < end
+        x = np.append(run.trajectories[inside], end)
+        y = np.append(run.returns[inside], np.interp(end, run.trajectories, run.returns))
+        out.append(np.trapezoid(y, x) / end if end > 0 else float(run.returns[0]))
+    return np.array(out, float)
+
+
+class Filtering(NamedTuple):
+    """What the filter did, over all rounds of some runs."""
+
+    honest_kept: float
+    """The share of honest replies that were accepted."""
+    byzantine_kept: float
+    precision: float
+    """Of the rejected replies, the share that was Byzantine."""
+    recall: float
+    """Of the Byzantine replies, the share that was rejected."""
+    rules: dict[str, float]
+    """The share of rounds by the rule that decided."""
+
+
+def filtering(runs: Sequence[Stored]) -> Filtering:
+    """The filter's record; NaN where there is nothing to divide by."""
+    byzantine = runs[0].config.byzantine
+    honest = runs[0].config.agents - byzantine
+    rounds = sum(len(run.returns) - 1 for run in runs)
+    kept = sum(int(run.columns["accepted_honest"][1:].sum()) for run in runs)
+    let_in = sum(int(run.columns["accepted_byzantine"][1:].sum()) for run in runs)
+    caught, lost = rounds * byzantine - let_in, rounds * honest - kept
+    rule = np.concatenate([run.columns["rule"][1:] for run in runs])
+    return Filtering(
+        honest_kept=_share(kept, rounds * honest),
+        byzantine_kept=_share(let_in, rounds * byzantine),
+        precision=_share(caught, caught + lost),
+        recall=_share(caught, rounds * byzantine),
+        rules={name: _share(int((rule == i).sum()), rounds) for i, name in enumerate(RULES) if (rule == i).any()},
+    )
+
+
+def _share(part: int, whole: int) -> float:
+    return part / whole if whole else float("nan")
+
+
+def verdict(task: str, ours: Band, point: int, paper: PaperCurve) -> str:
+    """Where our mean lies: inside the paper's 90% band, widened by the error of reading it off, above it or below.
+
+    Where that band cannot be read off, a star says that the paper's mean is compared with our 95% interval instead.
+    """
+    mean, half = paper.at(float(ours.at[point]))
+    difference = float(ours.mean[point]) - mean
+    if np.isnan(difference):
+        return ""
+    side = "above" if difference > 0 else "below"
+    if not np.isnan(half):
+        return "inside" if abs(difference) <= half + READING_ERROR[task] else side
+    if np.isnan(ours.low95[point]):
+        return ""
+    low, high = ours.low95[point] - READING_ERROR[task], ours.high95[point] + READING_ERROR[task]
+    return "inside*" if low <= mean <= high else f"{side}*"

@@ -1,0 +1,265 @@
+"""Stored runs: one small file each in the results folder, with settings, seed, code version, versions and machine."""
+
+import gzip
+import hashlib
+import io
+import json
+import os
+import platform
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import fedpg.agents
+from fedpg.aggregators import RULES
+from fedpg.config import Config, ConfigError, from_json, to_json
+from fedpg.storage import StorageError, read_config, remove_unfinished, write_whole
+
+FORMAT = "fedpg run 1"
+LARGEST = 64 * 2**20
+"""Bytes, unpacked: no run comes near it, and what does is not one."""
+COLUMNS: dict[str, type] = {
+    "trajectories": np.int64,  # as the paper counts them
+    "trajectories_total": np.int64,  # of all agents and the server
+    "test_return": np.float32,  # mean of the greedy episodes
+    "inner_steps": np.int64,
+    "rule": np.int64,  # index into RULES
+    "accepted_honest": np.int64,
+    "accepted_byzantine": np.int64,
+}
+"""One entry per row of the run's records; row 0 is the untrained policy. Floats are exact."""
+PACKAGES = ("fedpg", "jax", "jaxlib", "numpy", "optax", "gymnasium", "envpool", "mujoco")
+
+# Everything that the numbers of a run depend on, besides its settings and its seed.
+DECISIVE = (
+    *("config.py", "policies.py", "trajectories.py", "environments", "estimators.py", "attacks.py", "agents.py"),
+    *(
+        "aggregators.py",
+        "sigma.py",
+        "federation/__init__.py",
+        "federation/local.py",
+        "algorithms",
+        "training/rounds.py",
+    ),
+)
+
+Key = tuple[Config, int]
+
+
+def key_of(config: Config, seed: int) -> Key:
+    """What a run is known by: its settings but its length, since a longer run begins like a shorter one; its seed."""
+    return replace(config, trajectories=1), seed
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A run as it is in the results folder."""
+
+    config: Config
+    seed: int
+    code: str
+    """The fingerprint of the code that made it, or that made its first rounds again and got the same; "" if unknown."""
+    about: Mapping[str, Any]
+    """`made`, `versions`, `hardware`, `seconds`, `steps`, and how it came here if not by training."""
+    columns: Mapping[str, np.ndarray]
+
+    @property
+    def key(self) -> Key:
+        return key_of(self.config, self.seed)
+
+    @property
+    def trajectories(self) -> np.ndarray:
+        return self.columns["trajectories"]
+
+    @property
+    def returns(self) -> np.ndarray:
+        return self.columns["test_return"]
+
+    @property
+    def reached(self) -> int:
+        """How far it got."""
+        return int(self.trajectories[-1])
+
+    def begins_like(self, other: "Stored") -> bool:
+        """Whether both have the same numbers, to the bit, as far as both go."""
+        rows = min(len(self.returns), len(other.returns))
+        return all(np.array_equal(self.columns[name][:rows], other.columns[name][:rows]) for name in COLUMNS)
+
+
+def fingerprint() -> str:
+    """The version of the code that decides a run's numbers: a hash over its source files."""
+    base = Path(fedpg.agents.__file__).parent
+    digest = hashlib.sha256()
+    for name in DECISIVE:
+        for path in sorted((base / name).rglob("*.py")) if (base / name).is_dir() else [base / name]:
+            digest.update(f"{path.relative_to(base).as_posix()}\0{path.read_text()}\0".encode())
+    return digest.hexdigest()[:16]
+
+
+def name_of(config: Config) -> str:
+    """A folder name for these settings: readable, and different for different ones."""
+    settings = json.dumps(to_json(replace(config, trajectories=1)), sort_keys=True)
+    return f"{config.name}-{hashlib.sha256(settings.encode()).hexdigest()[:8]}"
+
+
+def path_of(results: Path, config: Config, seed: int) -> Path:
+    return results / "runs" / name_of(config) / f"seed-{seed}.json.gz"
+
+
+def machine() -> dict[str, Any]:
+    """The processor and how many cores of it there are to use."""
+    model = platform.processor() or platform.machine()
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        model = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), model)
+    except OSError:
+        pass  # not Linux
+    return {"processor": model, "cores": os.cpu_count() or 1, "system": f"{platform.system()} {platform.machine()}"}
+
+
+def versions() -> dict[str, str]:
+    """Python and the packages that compute."""
+    found = {"python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def from_rows(config: Config, seed: int, rows: Iterable[Mapping[str, Any]], code: str, **about: Any) -> Stored:
+    """A run from the rows of its records; the last one is left out if its policy has not been evaluated yet."""
+    rows = list(rows)
+    if rows and rows[-1].get("test_return") is None:
+        rows = rows[:-1]
+    if not rows:
+        raise ValueError("it has no evaluated round")
+    # Row 0 is before the first round: what only a round has is 0 there.
+    full = [{name: 0 for name in COLUMNS} | {"rule": RULES[0]} | dict(row) for row in rows]
+    values = {name: [row[name] for row in full] for name in COLUMNS} | {"rule": [RULES.index(r["rule"]) for r in full]}
+    columns: dict[str, np.ndarray] = {name: np.array(values[name], kind) for name, kind in COLUMNS.items()}
+    seconds = sum(float(row.get("seconds") or 0.0) for row in rows)
+    about = {
+        "made": time.strftime("%Y-%m-%d", time.gmtime()),
+        "versions": versions(),
+        "hardware": machine(),
+        "seconds": round(seconds, 2),
+        "steps": int(rows[-1].get("steps") or 0),
+    } | about
+    return Stored(config, seed, code, about, columns)
+
+
+def from_folder(folder: Path, code: str, **about: Any) -> Stored:
+    """The run of a run folder as far as its records go; nothing is written there."""
+    config, seed = read_config(folder)
+    path = folder / "records.jsonl"
+    try:
+        rows = [json.loads(line) for line in path.read_text().splitlines()]
+        run = from_rows(config, seed, rows, code, **about)
+    except FileNotFoundError:
+        raise StorageError(f"{folder} has no records.jsonl yet") from None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+        raise StorageError(f"{path} is damaged: {error}") from error
+    _check(path, run)
+    return run
+
+
+def save(results: Path, run: Stored) -> Path:
+    """Write a run, whole or not at all."""
+    path = path_of(results, run.config, run.seed)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StorageError(f"cannot make {path.parent}: {error.strerror or error}") from error
+    remove_unfinished(path.parent)
+    write_whole(path, pack(run))
+    return path
+
+
+def pack(run: Stored) -> bytes:
+    """The bytes of a run's file."""
+    # A float32 in its shortest decimal form comes back as the same float32.
+    columns = {
+        name: [float(str(x)) for x in values] if COLUMNS[name] is np.float32 else values.tolist()
+        for name, values in run.columns.items()
+    }
+    content = {"format": FORMAT, "settings": to_json(run.config), "seed": run.seed, "code": run.code}
+    return gzip.compress(json.dumps(content | dict(run.about) | {"columns": columns}).encode(), mtime=0)
+
+
+def unpack(data: bytes, path: Path) -> Stored:
+    """The run of a file's bytes, or a StorageError that says what is wrong with it."""
+    try:
+        with gzip.GzipFile(fileobj=io.BytesIO(data)) as file:
+            raw = file.read(LARGEST + 1)
+        if len(raw) > LARGEST:
+            raise ValueError("it is too large")
+        content = json.loads(raw)
+        if content.pop("format") != FORMAT:
+            raise ValueError("it is of another format, perhaps of another version of fedpg")
+        config = from_json(content.pop("settings"))
+        seed, code, columns = content.pop("seed"), content.pop("code"), content.pop("columns")
+        if type(seed) is not int or not isinstance(code, str) or set(columns) != set(COLUMNS):
+            raise ValueError("it has another seed, code or columns than a run has")
+        arrays = {name: _array(columns[name], kind) for name, kind in COLUMNS.items()}
+    except (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError, OverflowError, ConfigError) as error:
+        raise StorageError(f"{path} is damaged or no stored run: {error}. {WHAT_TO_DO}") from error
+    run = Stored(config, seed, code, content, arrays)
+    _check(path, run)
+    return run
+
+
+def _array(values: Any, kind: type) -> np.ndarray:
+    """A column; whole numbers must be whole."""
+    if kind is not np.float32 and not all(type(x) is int for x in values):
+        raise ValueError("a column of counts holds something else")
+    return np.array(values, kind)
+
+
+WHAT_TO_DO = "Move it away, or restore it (it may be under version control), and run the command again."
+
+
+def load(path: Path) -> Stored:
+    """A stored run."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise StorageError(f"cannot read {path}: {error.strerror or error}") from error
+    return unpack(data, path)
+
+
+def load_all(results: Path) -> dict[Key, Stored]:
+    """Every run of the results folder."""
+    runs: dict[Key, Stored] = {}
+    for path in sorted((results / "runs").glob("*/*.json.gz")):
+        run = load(path)
+        if path != path_of(results, run.config, run.seed):
+            where = path_of(results, run.config, run.seed)
+            raise StorageError(f"{path} holds another run than its name says: it belongs at {where}. {WHAT_TO_DO}")
+        runs[run.key] = run
+    return runs
+
+
+def _check(path: Path, run: Stored) -> None:
+    """Refuse columns that no run can have."""
+    c, honest = run.columns, run.config.agents - run.config.byzantine
+    rows = len(c["trajectories"])
+    good = (
+        rows > 0
+        and all(values.shape == (rows,) for values in c.values())
+        and c["trajectories"][0] == 0
+        and bool((np.diff(c["trajectories"]) >= 0).all())
+        and bool((np.diff(c["trajectories_total"]) >= 0).all())
+        and bool(np.isfinite(c["test_return"]).all())
+        and bool(((c["rule"] >= 0) & (c["rule"] < len(RULES))).all())
+        and bool(((c["accepted_honest"] >= 0) & (c["accepted_honest"] <= honest)).all())
+        and bool(((c["accepted_byzantine"] >= 0) & (c["accepted_byzantine"] <= run.config.byzantine)).all())
+    )
+    if not good:
+        raise StorageError(f"{path} is damaged: its columns are not those of a run. {WHAT_TO_DO}")

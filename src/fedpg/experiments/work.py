@@ -1,0 +1,142 @@
+"""Units of work: settings with the seeds that are trained together, and the process that trains them."""
+
+import contextlib
+import json
+import platform
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedpg.config import Config, SimulationError, from_json
+from fedpg.experiments import cores
+from fedpg.experiments.store import fingerprint, from_folder, name_of, pack
+from fedpg.storage import read_config, write_config
+
+LINE = re.compile(r"^seed (\d+) (\d+)/(\d+) trajectories (.*)$")
+LAST_LINES = 12
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Runs that one process trains."""
+
+    config: Config
+    seeds: tuple[int, ...]
+
+    @property
+    def label(self) -> str:
+        seeds = f"seed {self.seeds[0]}" if len(self.seeds) == 1 else f"{len(self.seeds)} seeds"
+        return f"{self.config.name}, {seeds}"
+
+
+@dataclass(frozen=True)
+class Event:
+    """What a unit reports: how far it is, or a finished run."""
+
+    done: float | None = None
+    """The share of the unit, where it has changed."""
+    text: str = ""
+    run: bytes | None = None
+    """As `store.pack` packs it."""
+
+
+def work(
+    settings: dict[str, Any], seeds: tuple[int, ...], runs: str, code: str, share: int, stop: Any = None
+) -> Iterator[Event]:
+    """Train a unit by `fedpg train` on `share` cores of this machine, and report as it goes.
+
+    Takes and yields plain values, for it may run on another machine. Run folders are below `runs`, one set for each
+    version of the code, so that a run is never continued by other code than it began with. If it is closed, or
+    `stop` is set, training is interrupted as by Ctrl-C, and goes on next time.
+    """
+    if code != fingerprint():
+        raise SimulationError(
+            f"{platform.node()} has another version of fedpg than the machine that asks: install that one"
+        )
+    config, stop = from_json(settings), stop or threading.Event()
+    base = Path(runs) / code / name_of(config)
+    folders = {seed: base / f"seed-{seed}" for seed in seeds}
+    length = config.trajectories
+    for seed, folder in folders.items():
+        folder.mkdir(parents=True, exist_ok=True)
+        if (folder / "config.json").exists():
+            length = max(length, read_config(folder)[0].trajectories)  # a run is made longer, never shorter
+        else:
+            write_config(folder, config, seed)
+    out = base if len(seeds) > 1 else folders[seeds[0]]
+    command = [sys.executable, "-m", "fedpg.cli", "train", "--out", str(out), "--resume"]
+    command += ["--seeds", ",".join(map(str, seeds)), "--trajectories", str(length)]
+    yield Event(text="waiting for a free core")
+    with cores.lease(Path(runs) / "cores", share, stop) as mine:
+        if stop.is_set():
+            return
+        with cores.bound_to(mine):
+            child = subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+            )
+        watcher = threading.Thread(target=_interrupt_on, args=(child, stop), daemon=True)
+        watcher.start()
+        try:
+            yield from _follow(child, folders, config, code)
+        finally:
+            _end(child)
+    for seed in list(folders):
+        yield from _collect(folders, seed, config, code)
+    if folders and not stop.is_set():
+        raise SimulationError(f"{config.name}: training ended before seed {next(iter(folders))} was done")
+
+
+def _follow(child: "subprocess.Popen[str]", folders: dict[int, Path], config: Config, code: str) -> Iterator[Event]:
+    """The child's lines as events, and each run as soon as it is finished."""
+    assert child.stdout is not None
+    shares = dict.fromkeys(folders, 0.0)
+    last: deque[str] = deque(maxlen=LAST_LINES)
+    for line in child.stdout:
+        last.append(line.rstrip())
+        found = LINE.match(line)
+        if not found:
+            continue
+        seed, done, total = int(found[1]), int(found[2]), int(found[3])
+        shares[seed] = min(1.0, done / total)
+        yield Event(sum(shares.values()) / len(shares), line.strip())
+        for finished in [s for s, share in shares.items() if share == 1.0 and s in folders]:
+            yield from _collect(folders, finished, config, code)
+    if child.wait() not in (0, 130):
+        raise SimulationError(f"{config.name}: training ended with code {child.returncode}:\n" + "\n".join(last))
+
+
+def _collect(folders: dict[int, Path], seed: int, config: Config, code: str) -> Iterator[Event]:
+    """The finished run of a seed, once: it is taken out of `folders`."""
+    path = folders[seed] / "records.jsonl"
+    if not path.exists():
+        return
+    row = json.loads(path.read_text().splitlines()[-1])
+    if row["test_return"] is not None and row["trajectories"] >= config.trajectories:
+        yield Event(None, f"seed {seed} finished", pack(from_folder(folders.pop(seed), code)))
+
+
+def _interrupt_on(child: "subprocess.Popen[str]", stop: threading.Event) -> None:
+    while child.poll() is None:
+        if stop.wait(0.2):
+            child.send_signal(signal.SIGINT)
+            return
+
+
+def _end(child: "subprocess.Popen[str]") -> None:
+    """Let a child that still runs write its checkpoint; one that does not come to an end is killed."""
+    if child.poll() is None:
+        child.send_signal(signal.SIGINT)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(60)
+    if child.poll() is None:
+        child.kill()
+        child.wait()
+    if child.stdout is not None:
+        child.stdout.close()

@@ -1,0 +1,300 @@
+"""`fedpg reproduce`: trains what is missing, once, and nothing of other code silently; by processes or by Ray."""
+
+import dataclasses
+import os
+import shlex
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+import tyro
+
+from conftest import TINY
+from fedpg import Config, ConfigError, SimulationError
+from fedpg.agents import Problem
+from fedpg.cli import main
+from fedpg.cli.reproduce import as_train_command
+from fedpg.cli.train import Train, train_defaults
+from fedpg.config import to_json
+from fedpg.experiments import catalogue, cores, probe, store
+from fedpg.experiments.catalogue import EXPERIMENTS, Curve, Experiment, Panel, config_of, configs_of
+from fedpg.experiments.ray_engine import ray_engine
+from fedpg.experiments.runner import Board, run_units
+from fedpg.experiments.store import fingerprint, from_folder, load_all
+from fedpg.experiments.work import Event, Unit, work
+from fedpg.training import train_seeds
+
+Capture = pytest.CaptureFixture[str]
+LENGTH = 60
+
+
+@pytest.fixture
+def config(monkeypatch: pytest.MonkeyPatch) -> Config:
+    """The settings of the one curve of an experiment `tiny`, beside the real ones."""
+    curve = Curve("tiny", "#000000", TINY)
+    panel = Panel("tiny", "tiny", "CartPole-v1", (curve,))
+    monkeypatch.setitem(catalogue.EXPERIMENTS, "tiny", Experiment("tiny", "Tiny", "For tests.", (panel,)))
+    return config_of(panel, curve)
+
+
+@pytest.fixture
+def reference(
+    config: Config, tiny: Callable[..., Problem], compiled: Any, tmp_path: Path
+) -> Callable[[int], store.Stored]:
+    """The run of a seed, trained in this process."""
+
+    def train(seed: int) -> store.Stored:
+        folder = tmp_path / f"reference-{seed}"
+        train_seeds(
+            tiny(**{k: v for k, v in vars(config).items() if k != "preset"}, preset=config.preset), [seed], folder
+        )
+        return from_folder(folder, fingerprint())
+
+    return train
+
+
+def reproduce(tmp_path: Path, *words: str) -> int:
+    folders = ["--results", str(tmp_path / "results"), "--runs", str(tmp_path / "runs")]
+    return main(["reproduce", *words, *folders])
+
+
+# Processes
+
+
+def test_an_interrupted_command_goes_on_and_ends_with_the_bits_of_an_uninterrupted_run(
+    config: Config, reference: Callable[[int], store.Stored], tmp_path: Path, capsys: Capture
+):
+    events = work(to_json(config), (0, 1), str(tmp_path / "runs"), fingerprint(), 1)
+    first = next(event for event in events if event.done is not None)
+    assert 0 < first.done <= 1
+    events.close()
+    assert list(tmp_path.rglob("checkpoint.safetensors"))
+    children = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
+    assert str(tmp_path) not in children
+    assert reproduce(tmp_path, "tiny", "--seeds", "0:2") == 0
+    assert "tiny.png" in capsys.readouterr().out
+    stored = load_all(tmp_path / "results")
+    for seed in (0, 1):
+        run, expected = stored[store.key_of(config, seed)], reference(seed)
+        assert run.reached >= LENGTH
+        assert len(run.returns) == len(expected.returns)
+        assert run.begins_like(expected)
+        assert run.code == fingerprint()
+        assert run.about["hardware"] == store.machine()
+    assert reproduce(tmp_path, "tiny", "--seeds", "0:2", "--engine", "local") == 0
+    assert "all 2 runs are in" in capsys.readouterr().err
+
+
+def test_a_training_process_that_fails_is_an_error_with_its_last_lines(config: Config, tmp_path: Path):
+    folder = tmp_path / fingerprint() / store.name_of(config) / "seed-0"
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text("{")
+    with pytest.raises(Exception, match=r"config\.json is damaged"):
+        list(work(to_json(config), (0,), str(tmp_path), fingerprint(), 1))
+    with pytest.raises(SimulationError, match="another version of fedpg"):
+        next(work(to_json(config), (0,), str(tmp_path), "elsewhere", 1))
+
+
+def test_finished_runs_are_stored_at_once_and_a_failure_stops_the_others(config: Config, tmp_path: Path):
+    from test_experiments import stored_run
+
+    units = [Unit(dataclasses.replace(config, agents=k), (0, 1)) for k in (4, 5, 6)]
+    stop, seen = threading.Event(), []
+
+    def engine(unit: Unit, share: int) -> Iterator[Event]:
+        assert share == 1
+        seen.append(unit)
+        yield Event(0.5, "half")
+        yield Event(None, "one", store.pack(stored_run(unit.config, 0)))
+        assert store.path_of(tmp_path, unit.config, 0).exists()
+        raise SimulationError("broken")
+
+    with pytest.raises(SimulationError, match="broken"):
+        run_units(units, engine, 1, tmp_path, {}, stop)
+    assert stop.is_set()
+    assert seen == units[:1]  # one at a time on one core, and none after the failure
+    assert len(load_all(tmp_path)) == 1
+
+
+def test_the_time_left_shrinks_as_units_report(config: Config):
+    units = [Unit(config, (seed,)) for seed in range(4)]
+    board = Board(dict.fromkeys(units, 100.0), 2, every=1e9)
+    assert board.headline() == "0%, 3 min left"
+    board.update(units[0], Event(0.5, "half"))
+    assert board.headline().startswith("12%")
+    for unit in units:
+        board.finish(unit)
+    assert board.headline() == "100%, 0 s left"
+
+
+def test_leased_cores_are_nobody_elses_until_they_are_given_back(tmp_path: Path):
+    never, stop = threading.Event(), threading.Event()
+    allowed = os.sched_getaffinity(0)
+    with cores.lease(tmp_path, 1, never) as first, cores.lease(tmp_path, len(allowed) - 1, never) as rest:
+        assert first | rest == allowed
+        assert not first & rest
+        threading.Timer(0.3, stop.set).start()
+        with cores.lease(tmp_path, 1, stop) as none:
+            assert none == set()
+        with cores.bound_to(first):
+            code = "import os; print(sorted(os.sched_getaffinity(0)))"
+            out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+        assert out.strip() == str(sorted(first))
+        assert os.sched_getaffinity(0) == allowed
+    with cores.lease(tmp_path, 10_000, never) as everything:
+        assert everything == allowed
+
+
+# Ray
+
+
+def test_a_cluster_of_two_workers_gives_the_same_runs(
+    config: Config, reference: Callable[[int], store.Stored], tmp_path: Path
+):
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    try:
+        stop = threading.Event()
+        engine, total = ray_engine(None, tmp_path / "runs", fingerprint(), stop)
+        assert total == 2
+        units = [Unit(config, (seed,)) for seed in (0, 1)]
+        assert run_units(units, engine, total, tmp_path / "results", {}, stop) == 2
+        broken = ray_engine(None, tmp_path / "runs", "other code", stop)[0]
+        with pytest.raises(SimulationError, match="another version of fedpg"):
+            list(broken(units[0], 1))
+    finally:
+        ray.shutdown()
+    for seed in (0, 1):
+        run, expected = load_all(tmp_path / "results")[store.key_of(config, seed)], reference(seed)
+        assert len(run.returns) == len(expected.returns)
+        assert run.begins_like(expected)
+
+
+# Runs of other code, and of other folders
+
+
+def test_runs_of_other_code_are_not_used_silently_but_can_be_verified(
+    config: Config, reference: Callable[[int], store.Stored], compiled: Any, tmp_path: Path, capsys: Capture,
+    monkeypatch: pytest.MonkeyPatch,
+):  # fmt: skip
+    monkeypatch.setattr(probe, "compile_rounds", compiled)
+    results = tmp_path / "results"
+    good, bad = (dataclasses.replace(reference(seed), code="before") for seed in (0, 1))
+    bad.columns["test_return"][2] += 1e-3
+    for run in (good, bad):
+        store.save(results, run)
+    before = {path: path.read_bytes() for path in results.rglob("*.gz")}
+    assert reproduce(tmp_path, "tiny", "--seeds", "0:2") == 2
+    error = capsys.readouterr().err
+    assert "2 of these runs" in error
+    assert all(word in error for word in ("--old verify", "--old again", "--old keep"))
+    assert {path: path.read_bytes() for path in results.rglob("*.gz")} == before
+    assert reproduce(tmp_path, "tiny", "--seeds", "0:2", "--old", "verify") == 2  # one of them differs
+    error = capsys.readouterr().err
+    assert "seed 0: the same" in error
+    assert "seed 1: NOT the same" in error
+    runs = load_all(results)
+    assert runs[good.key].code == fingerprint()
+    assert runs[good.key].about["verified"]["made_by"] == "before"
+    assert runs[good.key].begins_like(good)
+    assert runs[bad.key].code == "before"
+    assert reproduce(tmp_path, "tiny", "--seeds", "0:2", "--old", "keep") == 0
+    assert reproduce(tmp_path, "tiny", "--seeds", "0") == 0  # what was verified is as good as new
+    capsys.readouterr()
+    assert reproduce(tmp_path, "tiny", "--seeds", "0:2", "--old", "again", "--dry-run") == 0
+    assert capsys.readouterr().out.strip().endswith("--seeds 1")
+
+
+def test_run_folders_are_adopted_as_far_as_they_are_and_the_longer_run_stays(
+    config: Config, reference: Callable[[int], store.Stored], tmp_path: Path, capsys: Capture
+):
+    results, folder = tmp_path / "results", tmp_path / "reference-0"
+    whole = reference(0)
+    rows = (folder / "records.jsonl").read_text().splitlines(keepends=True)
+    (folder / "records.jsonl").write_text("".join(rows[:3]))
+    assert reproduce(tmp_path, "--adopt", str(folder)) == 0
+    short = load_all(results)[whole.key]
+    assert len(short.returns) == 3
+    assert short.code == ""
+    store.save(results, dataclasses.replace(short, code="known"))
+    (folder / "records.jsonl").write_text("".join(rows))
+    assert reproduce(tmp_path, "--adopt", str(folder)) == 0
+    longer = load_all(results)[whole.key]
+    assert longer.code == "known"  # it begins like that one
+    assert longer.begins_like(whole)
+    assert longer.reached == whole.reached
+    (folder / "records.jsonl").write_text("".join(rows[:3]))
+    capsys.readouterr()
+    assert reproduce(tmp_path, "--adopt", str(folder)) == 0
+    assert "stored already" in capsys.readouterr().err
+    (folder / "records.jsonl").write_text("".join(rows).replace('"inner_steps": ', '"inner_steps": 1'))
+    assert reproduce(tmp_path, "--adopt", str(folder)) == 0
+    assert "other numbers" in capsys.readouterr().err
+    (folder / "config.json").write_text((folder / "config.json").read_text().replace('"delta": 0.6', '"delta": 0.5'))
+    assert reproduce(tmp_path, "--adopt", str(folder)) == 0
+    assert "no experiment has" in capsys.readouterr().err
+    assert load_all(results)[whole.key].begins_like(whole)
+    assert reproduce(tmp_path, "--adopt", str(tmp_path / "nothing")) == 2
+    assert "not a run folder" in capsys.readouterr().err
+
+
+# The command line
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["figure9"], "unknown experiment 'figure9'"),
+        (["figure1", "--task", "CartPol-v1"], "did you mean CartPole-v1"),
+        (["figure1", "--seeds", "0,1,0"], "overlap"),
+        (["figure1", "--seeds", "-1"], "seed must be from 0"),
+        (["figure1", "--trajectories", "0"], "trajectories must be 1 or more"),
+        (["figure1", "--address", "auto"], "add --engine ray"),
+    ],
+)
+def test_a_bad_word_is_one_line_and_nothing_is_written(words: list[str], message: str, tmp_path: Path, capsys: Capture):
+    assert reproduce(tmp_path, *words) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_damaged_results_folder_is_one_line_and_stays(tmp_path: Path, capsys: Capture):
+    path = tmp_path / "results" / "runs" / "x" / "seed-0.json.gz"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"not gzip")
+    for words in ([], ["figure1", "--seeds", "0"]):
+        assert reproduce(tmp_path, *words) == 2
+        assert "is damaged or no stored run" in capsys.readouterr().err
+    assert main(["report", "--results", str(tmp_path / "results")]) == 2
+    assert path.read_bytes() == b"not gzip"
+    assert [p for p in tmp_path.rglob("*") if p.is_file()] == [path]
+
+
+def test_without_a_name_the_experiments_are_listed_with_their_runs_and_time(tmp_path: Path, capsys: Capture):
+    assert reproduce(tmp_path, "--seeds", "0:3") == 0
+    out = capsys.readouterr().out
+    assert all(name in out for name in (*EXPERIMENTS, "all"))
+    assert f" {3 * 15} " in out  # figure 1: five curves, three tasks
+    assert " min" in out
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_every_missing_run_is_a_command_of_fedpg_train_with_the_same_settings():
+    for config in configs_of(EXPERIMENTS.values()):
+        words = shlex.split(as_train_command(Unit(config, (0, 2))))
+        assert words[:2] == ["fedpg", "train"]
+        options = tyro.cli(Train, args=words[2:], default=train_defaults(words[2:]))
+        assert options.config == config
+        assert options.seeds == "0,2"
+
+
+def test_ray_that_is_not_installed_is_an_error_that_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ConfigError, match=r"pip install 'fedpg\[ray\]'"):
+        ray_engine(None, tmp_path, "", threading.Event())
