@@ -36,7 +36,7 @@ LENGTH = 60
 @pytest.fixture
 def config(monkeypatch: pytest.MonkeyPatch) -> Config:
     """The settings of the one curve of an experiment `tiny`, beside the real ones."""
-    curve = Curve("tiny", "#000000", TINY)
+    curve = Curve("tiny", "#000000", {"preset": "paper"} | TINY)
     panel = Panel("tiny", "tiny", "CartPole-v1", (curve,))
     monkeypatch.setitem(catalogue.EXPERIMENTS, "tiny", Experiment("tiny", "Tiny", "For tests.", (panel,)))
     return config_of(panel, curve)
@@ -49,10 +49,9 @@ def reference(
     """The run of a seed, trained in this process."""
 
     def train(seed: int) -> store.Stored:
-        folder = tmp_path / f"reference-{seed}"
-        train_seeds(
-            tiny(**{k: v for k, v in vars(config).items() if k != "preset"}, preset=config.preset), [seed], folder
-        )
+        problem, folder = tiny(), tmp_path / f"reference-{seed}"
+        assert problem.config == config
+        train_seeds(problem, [seed], folder)
         return from_folder(folder, fingerprint())
 
     return train
