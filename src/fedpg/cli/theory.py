@@ -20,7 +20,6 @@ class Theory:
     them.
 
     Examples:
-      fedpg theory
       fedpg theory --agents 30 --byzantine 3 --epsilon 0.01
       fedpg theory --run runs/demo
       fedpg theory --G 1.42 --M 0.5 --R 1 --W 0.1 --sigma 5 --gap 2 --horizon 10 --discount 0.9
@@ -75,8 +74,8 @@ class Lab:
     An experiment that the folder holds already is not run again, so that an interrupted lab goes on where it was.
 
     Examples:
-      fedpg theory lab
-      fedpg theory lab --out runs/theory --only agents error
+      fedpg theory lab --out runs/theory
+      fedpg theory lab --only agents error
       fedpg theory lab --quick --out runs/quick
     """
 
