@@ -1,6 +1,7 @@
 """The lab: its rounds, its attacks, its fits, what it stores, and the commands."""
 
 import functools
+import importlib
 import json
 import math
 from pathlib import Path
@@ -290,7 +291,8 @@ def test_the_command_measures_what_is_not_given(monkeypatch: pytest.MonkeyPatch,
         assert (problem.config.task, trajectories, seed) == ("CartPole-v1", 4, 0)
         return Measured(1.25, 0.75, 1.0, 0.5, 33.0, 1.0, 20.0, trajectories)
 
-    monkeypatch.setattr("fedpg.theory.measure.measure", known)
+    # The package names the function as the module that it is from.
+    monkeypatch.setattr(importlib.import_module("fedpg.theory.measure"), "measure", known)
     assert main(["theory", "--horizon", "20", "--trajectories", "4", "--W", "0.125"]) == 0
     captured = capsys.readouterr()
     assert "measuring a fresh policy on CartPole-v1" in captured.err
