@@ -83,7 +83,10 @@ def page(experiments: Sequence[Experiment], stored: Stock) -> Iterator[Block]:
         )
     yield Contents()
     yield Heading("In short")
-    yield Text("How often our mean lies inside the paper's 90% band, above it or below it, over all curves and marks:")
+    yield Text(
+        "How often our mean lies inside the paper's 90% band, above it or below it, over all curves and marks. Starred: "
+        "where that band cannot be read off, and the paper's mean is compared with our 95% interval, a weaker test."
+    )
     yield tables.tally(experiments, stored)
     yield Heading("How to read this")
     yield Text(READING)

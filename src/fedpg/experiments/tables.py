@@ -74,13 +74,13 @@ def tally(experiments: Iterable[Experiment], stored: Stock) -> Table:
             seeds: list[int] = []
             for curve, ours in compared(panel, stored):
                 if not curve.reference and experiment.name in ("figure1", "figure2"):
-                    words.update(VERDICTS.get(word, "") for word in verdicts(panel, curve, ours))
+                    words.update(verdicts(panel, curve, ours))
                     seeds.append(int(ours.seeds.max()))
-            counts = [words[word] for word in ("inside", "above", "below")]
+            counts = [words[word] for word in VERDICTS]
             if sum(counts):
                 span = f"{min(seeds)}" if min(seeds) == max(seeds) else f"{min(seeds)} to {max(seeds)}"
                 rows.append([experiment.name, panel.title, span, *map(str, counts)])
-    return Table(["figure", "panel", "seeds", "inside", "above", "below"], once(rows), words=2)
+    return Table(["figure", "panel", "seeds", *VERDICTS], once(rows), words=2)
 
 
 def verdicts(panel: Panel, curve: Curve, ours: Band) -> list[str]:
