@@ -16,7 +16,7 @@ from fedpg.flower.certificates import read_site_key
 from fedpg.flower.folder import Federation, read_site
 from fedpg.flower.warm import Address, run_site
 
-SLOW = 0.4
+SLOW = 0.3
 """Seconds that an episode of the slow task takes to begin."""
 
 
