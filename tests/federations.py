@@ -53,7 +53,7 @@ class Process:
                 [sys.executable, "-m", "fedpg.cli", *words],
                 stdout=file,
                 stderr=subprocess.STDOUT,
-                env=os.environ | {"PYTHONPATH": str(root)},
+                env=os.environ | {"PYTHONPATH": os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")])},
                 **options,
             )
 

@@ -19,9 +19,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
-from flwr.app import ConfigRecord, RecordDict
-from flwr.proto.fleet_pb2 import PullMessagesRequest
-from flwr.proto.message_pb2 import PushObjectRequest
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.common.serde import message_to_proto
+from flwr.proto.fleet_pb2 import DeactivateNodeRequest, PullMessagesRequest, PushMessagesRequest
+from flwr.proto.message_pb2 import ObjectTree, PushObjectRequest
+from flwr.supercore.inflatable.inflatable_object import get_object_tree
 from flwr.supercore.protobuf.constants import PROTOBUF_MEDIA_TYPE
 from flwr.supernode.fleet_http_client import FleetHttpClient
 
@@ -39,7 +41,7 @@ from fedpg.flower.exchange import RECORD, Exchange
 from fedpg.flower.folder import Federation, create, read_federation, read_site, refuse_open
 from fedpg.flower.join import join
 from fedpg.flower.ledger import Ledger
-from fedpg.flower.link import Link
+from fedpg.flower.link import PARTS, Link
 from fedpg.flower.link import Server as HttpServer
 from fedpg.storage import StorageError
 from fedpg.training import train_seeds
@@ -203,9 +205,10 @@ def knock(client: Any, address: warm.Address) -> Any:
 def reply_twice(sites: Sites, name: str, respond: Responder) -> None:
     def answer(client: Any, node: Any, work: Any) -> None:
         message, raw = warm.fetch(client, node, work)
-        for _ in range(2):
+        for first in (True, False):
             reply = respond(dict(ConfigRecord.inflate(raw)))
-            warm.send_reply(client, node, message, RecordDict({RECORD: ConfigRecord(reply)}), 0.1)
+            taken = warm.send_reply(client, node, message, RecordDict({RECORD: ConfigRecord(reply)}), 0.1)
+            assert first or not taken
 
     by_hand(sites, name, answer)
 
@@ -417,6 +420,108 @@ def test_a_site_without_tls_is_told_so(listening: tuple[Federation, Link, Ledger
     made, link, _ = listening
     assert "it uses TLS" in refused(made, Sites(made).address("site-0")._replace(certificates=None))
     assert link.nodes() == {}
+
+
+@pytest.fixture
+def two_sites(listening: tuple[Federation, Link, Ledger]) -> Iterator[list[tuple[FleetHttpClient, Any]]]:
+    """Both sites of `listening`, connected: (client, node) each."""
+    made, link, _ = listening
+    with contextlib.ExitStack() as stack:
+        found = []
+        for name in made.sites:
+            address = Sites(made).address(name)
+            client = stack.enter_context(warm._client(address))
+            found.append((client, warm._activate(client, address)))
+        yield found
+        for client, node in found:
+            client.DeactivateNode(DeactivateNodeRequest(node_id=node.node_id))
+        link.push_messages([])
+
+
+def ask_both(link: Link, sites: list[tuple[FleetHttpClient, Any]]) -> list[Message]:
+    """A message to each site, as it arrives there."""
+    link.push_messages(
+        Message(RecordDict({RECORD: ConfigRecord({"agent": agent})}), node, "train", ttl=60.0, group_id="1")
+        for agent, node in link.nodes().items()
+    )
+    works = [client.PullMessages(PullMessagesRequest(node=node)) for client, node in sites]
+    return [warm.fetch(client, node, work)[0] for (client, node), work in zip(sites, works, strict=True)]
+
+
+def test_what_a_liar_pushes_is_gone_after_the_round(
+    listening: tuple[Federation, Link, Ledger], two_sites: list[tuple[FleetHttpClient, Any]]
+):
+    _, link, _ = listening
+    link.push_messages([])
+    store = link.state.object_store
+    before = len(store)
+    message, _ = ask_both(link, two_sites)
+    client, node = two_sites[0]
+    bare = Message(RecordDict(), reply_to=message)
+    bare.metadata.__dict__["_message_id"] = bare.object_id
+    head, tree = message_to_proto(bare), get_object_tree(bare)
+    others = [get_object_tree(RecordDict({"x": ConfigRecord({"a": k})})) for k in range(5)]
+    many = ObjectTree(object_id=tree.object_id, children=others)
+
+    def push(code: str, heads: list[Any], trees: list[Any]) -> None:
+        with pytest.raises(httpx.HTTPStatusError, match=code):
+            client.PushMessages(PushMessagesRequest(node=node, messages_list=heads, message_object_trees=trees))
+
+    asked = len(store)
+    push("400", [], [])
+    push("400", [head, head], [tree, tree])
+    push("400", [head], [others[0]])
+    push("400", [head], [many])
+    assert len(store) == asked
+    assert warm.send_reply(client, node, message, RecordDict({RECORD: ConfigRecord({"a": 1})}), 0.1)
+    assert len(store) == asked + PARTS
+    for other in others:
+        push("409", [head], [other])
+    assert not warm.send_reply(client, node, message, RecordDict({RECORD: ConfigRecord({"a": 2})}), 0.1)
+    assert len(store) == asked + PARTS
+    link.push_messages([])
+    assert len(store) == before
+
+
+def test_a_site_cannot_reply_to_what_another_was_asked(
+    listening: tuple[Federation, Link, Ledger], two_sites: list[tuple[FleetHttpClient, Any]]
+):
+    _, link, _ = listening
+    messages = ask_both(link, two_sites)
+    ids = list(link.open)
+    (client, node), (other, other_node) = two_sites
+    forged = Message(RecordDict(), reply_to=messages[0])
+    forged.metadata.__dict__["_reply_to_message_id"] = messages[1].metadata.message_id
+    forged.metadata.__dict__["_message_id"] = forged.object_id
+    request = PushMessagesRequest(
+        node=node, messages_list=[message_to_proto(forged)], message_object_trees=[get_object_tree(forged)]
+    )
+    with pytest.raises(httpx.HTTPStatusError, match="403"):
+        client.PushMessages(request)
+    assert link.pull_messages(ids) == []
+    honest = RecordDict({RECORD: ConfigRecord({"a": 1})})
+    assert warm.send_reply(other, other_node, messages[1], honest, 0.1)
+    assert [r.metadata.reply_to_message_id for r in link.pull_messages(ids)] == [messages[1].metadata.message_id]
+
+
+def test_without_tls_a_site_outlives_its_server(
+    listening: tuple[Federation, Link, Ledger], monkeypatch: pytest.MonkeyPatch
+):
+    """A connection that breaks after it has worked is no sign of TLS."""
+    made, _, _ = listening
+    stop, said = threading.Event(), list[str]()
+
+    def works_once(*arguments: Any) -> None:
+        known = arguments[-1]
+        if known.is_set():
+            stop.set()
+        known.set()
+        raise httpx.ReadError("reset")
+
+    monkeypatch.setattr(warm, "_serve", works_once)
+    warm.run_site(Sites(made).address("site-0")._replace(certificates=None), lambda values: {}, said.append, stop)
+    assert len(said) == 2
+    assert all("trying again" in line for line in said)
 
 
 def test_only_flowers_fleet_api_is_served(listening: tuple[Federation, Link, Ledger]):

@@ -80,12 +80,17 @@ class Ledger:
             f"round {round_.number}: {round_.usable} usable replies, {quorum} are needed: nothing changed, asking again"
         )
 
-    def waiting(self, round_: int, connected: int, quorum: int) -> None:
-        """There are too few sites to begin a round."""
+    def waiting(self, round_: int, connected: int, quorum: int, deadline: float) -> None:
+        """There are too few sites to begin a round; or enough for the first one, and the others may yet come."""
+        event = f"waiting for {'a quorum' if connected < quorum else 'the other sites'}"
         with self._lock:
             self.round = round_
-            self._append({"round": round_, "event": "waiting for a quorum", "connected": connected, "quorum": quorum})
-        self.say(f"round {round_}: waiting for sites, {connected} of {quorum} connected ({len(self.rows)} registered)")
+            self._append({"round": round_, "event": event, "connected": connected, "quorum": quorum})
+        there = f"{connected} of {len(self.rows)} sites connected"
+        if connected < quorum:
+            self.say(f"round {round_}: {there}, waiting until there are {quorum}")
+        else:
+            self.say(f"round {round_}: {there}, quorum reached: waiting up to {deadline:.0f} s for the others")
 
     def connected(self, agent: int) -> None:
         """A site has come, or come back."""

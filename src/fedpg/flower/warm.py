@@ -33,6 +33,7 @@ from flwr.supercore.interceptors.http.runtime_version import RuntimeVersionHttpI
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
+from google.protobuf.message import DecodeError
 
 from fedpg.agents import STATUSES
 from fedpg.config import ConfigError
@@ -59,21 +60,24 @@ class Address(NamedTuple):
 def run_site(address: Address, respond: Responder, say: Callable[[str], None], stop: threading.Event) -> None:
     """Answer the server until `stop`; connects again by itself, sooner at first, later if it does not help."""
     failures = 0
+    known = threading.Event()  # set once the server has taken this site
     while not stop.is_set():
         began = time.monotonic()
         try:
             with _client(address) as client:
-                _serve(client, address, respond, say, stop)
-        except (httpx.TransportError, httpx.HTTPStatusError) as error:
-            explain(error, address)
+                _serve(client, address, respond, say, stop, known)
+        except (httpx.TransportError, httpx.HTTPStatusError, ValueError) as error:
+            if isinstance(error, ValueError) and not isinstance(error.__cause__, DecodeError):
+                raise  # Flower's client says so of a response that it cannot read
+            explain(error, address, known.is_set())
             failures = 0 if time.monotonic() - began > LONGEST else failures + 1
             wait = min(LONGEST, 0.5 * 2 ** (failures - 1)) * random.uniform(0.8, 1.2)
             say(f"no connection to {address.server} ({_short(error)}); trying again in {wait:.0f} s")
             stop.wait(wait)
 
 
-def explain(error: Exception, address: Address) -> None:
-    """Raise what no waiting will mend."""
+def explain(error: Exception, address: Address, known: bool) -> None:
+    """Raise what no waiting will mend; a server that is `known` has taken this site before."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, ssl.SSLCertVerificationError):
@@ -87,7 +91,7 @@ def explain(error: Exception, address: Address) -> None:
                 "--insecure?"
             ) from error
         cause = cause.__cause__ or cause.__context__
-    if address.certificates is None and isinstance(error, httpx.RemoteProtocolError | httpx.ReadError):
+    if address.certificates is None and not known and isinstance(error, httpx.RemoteProtocolError | httpx.ReadError):
         raise ConfigError(
             f"the server at {address.server} closed the connection: it uses TLS, and this site was started with "
             "--insecure. Start it without"
@@ -107,10 +111,16 @@ def _client(address: Address) -> FleetHttpClient:
 
 
 def _serve(
-    client: FleetHttpClient, address: Address, respond: Responder, say: Callable[[str], None], stop: threading.Event
+    client: FleetHttpClient,
+    address: Address,
+    respond: Responder,
+    say: Callable[[str], None],
+    stop: threading.Event,
+    known: threading.Event,
 ) -> None:
     """One connection, from its beginning to its end."""
     node = _activate(client, address)
+    known.set()
     say(f"connected to {address.server}; waiting for a round")
     over = threading.Event()
     heart = threading.Thread(target=_beat, args=(client, node, over), daemon=True)
@@ -200,14 +210,18 @@ def send_reply(
     tree = get_object_tree(reply)
     run_id = message.metadata.run_id
     bare = remove_content_from_message(reply) if reply.has_content() else reply
-    response = client.PushMessages(
-        PushMessagesRequest(
-            node=node,
-            messages_list=[message_to_proto(bare)],
-            message_object_trees=[tree],
-            clientapp_runtime_list=[seconds],
-        )
+    push = PushMessagesRequest(
+        node=node,
+        messages_list=[message_to_proto(bare)],
+        message_object_trees=[tree],
+        clientapp_runtime_list=[seconds],
     )
+    try:
+        response = client.PushMessages(push)
+    except httpx.HTTPStatusError as error:
+        if error.response.status_code == httpx.codes.CONFLICT:
+            return False
+        raise
     for key in response.objects_to_push:
         request = PushObjectRequest(
             node=node, run_id=run_id, session_id=response.session_id, object_id=key, object_content=contents[key]
