@@ -21,11 +21,12 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.common.serde import message_to_proto
-from flwr.proto.fleet_pb2 import DeactivateNodeRequest, PullMessagesRequest, PushMessagesRequest
+from flwr.proto.fleet_pb2 import DeactivateNodeRequest, PullMessagesRequest, PullMessagesResponse, PushMessagesRequest
 from flwr.proto.message_pb2 import ObjectTree, PushObjectRequest
 from flwr.supercore.inflatable.inflatable_object import get_object_tree
 from flwr.supercore.protobuf.constants import PROTOBUF_MEDIA_TYPE
 from flwr.supernode.fleet_http_client import FleetHttpClient
+from google.protobuf.message import DecodeError
 
 from conftest import TINY
 from federations import SLOW, Process, Server, Sites, until
@@ -37,8 +38,8 @@ from fedpg.federation.site import Responder, make_responder
 from fedpg.flower import warm
 from fedpg.flower.certificates import read_site_key
 from fedpg.flower.demo import free_port
-from fedpg.flower.exchange import RECORD, Exchange
-from fedpg.flower.folder import Federation, create, read_federation, read_site, refuse_open
+from fedpg.flower.exchange import RECORD, Exchange, status_of
+from fedpg.flower.folder import Federation, _listen, create, read_federation, read_site, refuse_open, split_address
 from fedpg.flower.join import join
 from fedpg.flower.ledger import Ledger
 from fedpg.flower.link import PARTS, Link
@@ -392,7 +393,7 @@ def listening(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Federa
 def refused(made: Federation, address: warm.Address) -> str:
     """What a site says that cannot join."""
     with pytest.raises(ConfigError) as error:
-        warm.run_site(address, lambda values: {}, print, threading.Event())
+        warm.run_site(address, lambda values: {}, print, threading.Event(), 10**6)
     return str(error.value)
 
 
@@ -519,9 +520,90 @@ def test_without_tls_a_site_outlives_its_server(
         raise httpx.ReadError("reset")
 
     monkeypatch.setattr(warm, "_serve", works_once)
-    warm.run_site(Sites(made).address("site-0")._replace(certificates=None), lambda values: {}, said.append, stop)
+    address = Sites(made).address("site-0")._replace(certificates=None)
+    warm.run_site(address, lambda values: {}, said.append, stop, 10**6)
     assert len(said) == 2
     assert all("trying again" in line for line in said)
+
+
+def test_whatever_a_server_makes_up_a_site_stays(
+    listening: tuple[Federation, Link, Ledger], monkeypatch: pytest.MonkeyPatch
+):
+    made, _, _ = listening
+    said: list[str] = []
+    work = PullMessagesResponse(messages_list=[PullMessagesResponse().messages_list.add()])
+    warm._answer(None, None, work, lambda values: {}, said.append, 10**6)  # type: ignore[arg-type]
+    assert "not made as agreed on" in said[0]
+    sent: list[Any] = []
+    monkeypatch.setattr(warm, "fetch", lambda *_: (None, bytes(1001)))
+    monkeypatch.setattr(warm, "send_reply", lambda *arguments: bool(sent.append(arguments[3])))
+    warm._answer(None, None, work, lambda values: {}, said.append, 1000)  # type: ignore[arg-type]
+    assert status_of(sent[0].code) == "too large"
+    stop = threading.Event()
+
+    def junk(*_: Any) -> None:
+        stop.set()
+        raise ValueError("Invalid protobuf response payload") from DecodeError()
+
+    monkeypatch.setattr(warm, "_serve", junk)
+    warm.run_site(Sites(made).address("site-0"), lambda values: {}, said.append, stop, 1000)
+    assert "trying again" in said[-1]
+
+
+def test_a_site_that_connects_twice_is_noted(
+    listening: tuple[Federation, Link, Ledger], two_sites: list[tuple[FleetHttpClient, Any]]
+):
+    made, _, _ = listening
+    client, _ = two_sites[1]
+    warm._activate(client, Sites(made).address("site-1"))
+    events = [json.loads(line) for line in (made.folder / "events.jsonl").read_text().splitlines()]
+    assert [e["site"] for e in events if e["event"] == "connected twice"] == ["site-1"]
+
+
+def test_strangers_do_not_fill_the_ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    said: list[str] = []
+    ledger = Ledger(["site-0"], tmp_path / "events.jsonl", said.append)
+    for _ in range(50):
+        ledger.stranger()
+    assert len(said) == len((tmp_path / "events.jsonl").read_text().splitlines()) == 1
+    ledger._silent_until = 0.0  # ten seconds later
+    ledger.stranger()
+    assert "50" in said[1]
+
+
+def test_keys_and_certificates_that_cannot_work_are_named(tmp_path: Path):
+    made = federation(tmp_path / "f", agents=3)
+    public, site = made.folder / "keys", made.folder / "sites" / "site-0"
+    (public / "site-2.pub").write_bytes((public / "site-0.pub").read_bytes())
+    with pytest.raises(ConfigError, match=r"site-0\.pub and .*site-2\.pub are the same key"):
+        made.public_keys()
+    (site / "ca.crt").write_text("-----BEGIN CERTIFICATE-----\njunk\n")
+    with pytest.raises(StorageError, match=r"ca\.crt is no certificate"):
+        join(read_site(site), quiet=True)
+    text = (site / "site.toml").read_text()
+    (site / "site.toml").write_text(text.replace("agent = 0", "agent = 3", 1))
+    with pytest.raises(ConfigError, match="agent = 3"):
+        read_site(site)
+    link = Link([], 1000, Ledger([]))
+    for certificate, key in (("server.crt", "no.key"), ("README.md", "server.key")):
+        with pytest.raises(ConfigError, match=certificate):
+            HttpServer(link, "127.0.0.1", 0, made.folder / certificate, made.folder / key)
+
+
+@pytest.mark.parametrize(
+    ("address", "listen"),
+    [
+        ("[::1]:18444", "[::1]:18444"),
+        ("[2001:db8::1]:1", "[::]:1"),
+        ("127.0.0.2:5", "127.0.0.1:5"),
+        ("localhost:5", "127.0.0.1:5"),
+        ("fl.example.org:8443", "0.0.0.0:8443"),
+    ],
+)
+def test_a_server_listens_in_the_family_of_its_address(address: str, listen: str):
+    host, port = split_address(address)
+    assert f"{_listen(host)}:{port}" == listen
+    split_address(listen)
 
 
 def test_only_flowers_fleet_api_is_served(listening: tuple[Federation, Link, Ledger]):
@@ -607,6 +689,7 @@ def test_a_federations_folder_is_made_whole_with_its_keys_closed(tmp_path: Path)
         ("seed = 0", 'seed = "0"', "seed"),
         ('"site-2"]', '"site-1"]', "sites"),
         ('"site-2"]', '"../../etc"]', "name"),
+        ('"site-0", "site-1", "site-2"]', "[1], [2], [3]]", "a name of its own"),
         ("agents = 3", "agents = 4", "agents = 4"),
         ("agents = 3", "agents = many", "cannot be read"),
         ("seed = 0", "seed = 0\ncolour = 1", "colour"),
@@ -622,7 +705,24 @@ def test_a_federation_file_that_cannot_work_is_refused(tmp_path: Path, old: str,
         read_federation(made.folder)
 
 
-@pytest.mark.parametrize("address", ["host", "host:", ":1", "host:0", "host:99999", "host:http"])
+@pytest.mark.parametrize(
+    "address",
+    [
+        *(
+            "host",
+            "host:",
+            ":1",
+            "host:0",
+            "host:99999",
+            "host:http",
+            "http://host:1",
+            "host/path:1",
+            "::1:1",
+            "[host]:1",
+        ),
+        *("m\u00fcnchen.example:8443", "-host:1", "a..b:1", "a b:1"),
+    ],
+)
 def test_an_address_is_a_host_and_a_port(tmp_path: Path, address: str):
     with pytest.raises(ConfigError, match="host:port"):
         create(tmp_path / "f", make_config(**HONEST), address)

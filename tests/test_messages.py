@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.supercore.task_identity import TaskIdentity
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -177,7 +178,11 @@ class Scripted:
 
 
 @pytest.mark.parametrize("answering", [2, 3, 4])
-def test_a_round_that_is_interrupted_while_somebody_is_awaited_is_not_counted(answering: int):
+def test_a_round_that_is_interrupted_while_somebody_is_awaited_is_not_counted(
+    answering: int, monkeypatch: pytest.MonkeyPatch
+):
+    for name in ("_run_id", "_task_id", "_node_id"):  # which Flower's messages are marked with
+        monkeypatch.setattr(TaskIdentity, name, 1)
     stop = threading.Event()
     ledger = Ledger([f"site-{i}" for i in range(4)])
     nodes = {agent: 100 + agent for agent in range(4)}

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from fedpg.flower.exchange import Round
 
 FILE = "federation.jsonl"
+PAUSE = 10.0
+"""Seconds between two notes of strangers."""
 
 
 @dataclass
@@ -42,6 +44,7 @@ class Ledger:
         self.round = 0
         self._lock = threading.RLock()
         self._attempt = 0
+        self._strangers, self._silent_until = 0, 0.0
         self._asked: set[int] = set()
 
     def begin(self, round_: "Round", attempt: int, asked: list[int]) -> None:
@@ -113,6 +116,16 @@ class Ledger:
     def seen(self, agent: int) -> None:
         """A sign of life."""
         self.rows[agent].seen = time.monotonic()
+
+    def stranger(self) -> None:
+        """Somebody came whose key is not registered; anybody can, so not every attempt takes a line."""
+        with self._lock:
+            self._strangers += 1
+            if time.monotonic() < self._silent_until:
+                return
+            self._silent_until = time.monotonic() + PAUSE
+            count, self._strangers = self._strangers, 0
+        self.note(None, "refused", f"a site whose key is not registered here (attempts since the last note: {count})")
 
     def note(self, agent: int | None, event: str, reason: str) -> None:
         """Something that should not happen; without an agent, of a stranger."""

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import logging
 import socket
+import ssl
 import threading
 import time
 from base64 import b64decode
@@ -47,6 +48,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from fedpg.config import ConfigError
 from fedpg.flower.exchange import code_of
 from fedpg.flower.ledger import Ledger
+from fedpg.flower.warm import HEARTBEAT
 
 HOLD = 5.0
 """Seconds that an idle site's request for work is held open, instead of the site asking again and again."""
@@ -226,15 +228,22 @@ class Link:
     async def _activate(self, key: bytes, request: Request, call_next: Next) -> Response:
         node = self.by_key.get(key)
         if node is not None:
+            self._note_twice(node)
             self.state.deactivate_node(node)  # a site that was killed and starts again need not wait for its past
         try:
             response = await call_next(request)
         except FlowerError:
-            self.ledger.note(None, "refused", "a site whose key is not registered here")
+            self.ledger.stranger()
             raise
         if node is not None:
             self.ledger.connected(self.agents[node])
         return response
+
+    def _note_twice(self, node: int) -> None:
+        seen = self.ledger.rows[self.agents[node]].seen
+        if node in self.state.get_nodes(self.run_id) and seen and time.monotonic() - seen < HEARTBEAT:
+            text = "two processes with one key, or a quick restart?"
+            self.ledger.note(self.agents[node], "connected twice", text)
 
     def _check_push(self, node: int, agent: int, request: Any) -> None:
         """One reply of this site, its first, to a message that is open: Flower keeps whatever objects come with it,
@@ -330,6 +339,14 @@ class Server:
 
     def __init__(self, link: Link, host: str, port: int, certificate: Path | None = None, key: Path | None = None):
         self.link = link
+        if certificate is not None:
+            try:
+                ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
+            except OSError as error:  # of ssl as well
+                raise ConfigError(
+                    f"the server's certificate {certificate} cannot be used with the key {key}: "
+                    f"{error.strerror or error}. Both are from `fedpg federation create`"
+                ) from error
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self.socket = socket.socket(family, socket.SOCK_STREAM)
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -57,15 +57,18 @@ class Address(NamedTuple):
     key: ec.EllipticCurvePrivateKey
 
 
-def run_site(address: Address, respond: Responder, say: Callable[[str], None], stop: threading.Event) -> None:
-    """Answer the server until `stop`; connects again by itself, sooner at first, later if it does not help."""
+def run_site(
+    address: Address, respond: Responder, say: Callable[[str], None], stop: threading.Event, most: int
+) -> None:
+    """Answer the server until `stop`, if its messages have at most so many bytes; connects again by itself, sooner at
+    first, later if it does not help."""
     failures = 0
     known = threading.Event()  # set once the server has taken this site
     while not stop.is_set():
         began = time.monotonic()
         try:
             with _client(address) as client:
-                _serve(client, address, respond, say, stop, known)
+                _serve(client, address, respond, say, stop, most, known)
         except (httpx.TransportError, httpx.HTTPStatusError, ValueError) as error:
             if isinstance(error, ValueError) and not isinstance(error.__cause__, DecodeError):
                 raise  # Flower's client says so of a response that it cannot read
@@ -116,6 +119,7 @@ def _serve(
     respond: Responder,
     say: Callable[[str], None],
     stop: threading.Event,
+    most: int,
     known: threading.Event,
 ) -> None:
     """One connection, from its beginning to its end."""
@@ -130,7 +134,7 @@ def _serve(
             began = time.monotonic()
             work = client.PullMessages(PullMessagesRequest(node=node))
             if work.messages_list:
-                _answer(client, node, work, respond, say)
+                _answer(client, node, work, respond, say, most)
             elif time.monotonic() - began < PAUSE:
                 stop.wait(PAUSE)
         with suppress(httpx.HTTPError):
@@ -167,12 +171,24 @@ def _beat(client: FleetHttpClient, node: Node, over: threading.Event) -> None:
 
 
 def _answer(
-    client: FleetHttpClient, node: Node, work: PullMessagesResponse, respond: Responder, say: Callable[[str], None]
+    client: FleetHttpClient,
+    node: Node,
+    work: PullMessagesResponse,
+    respond: Responder,
+    say: Callable[[str], None],
+    most: int,
 ) -> None:
-    message, raw = fetch(client, node, work)
+    try:
+        message, raw = fetch(client, node, work)
+    except MessageError as error:  # there is nothing that could be replied to
+        say(f"the server's message cannot be used: {error}")
+        time.sleep(PAUSE)
+        return
     began = time.monotonic()
     content: RecordDict | Error
     try:
+        if len(raw) > most:
+            raise MessageError("too large", f"a message of {len(raw)} bytes, where {most} are enough")
         values: dict[str, Any] = dict(ConfigRecord.inflate(raw))
         content = RecordDict({RECORD: ConfigRecord(respond(values))})
         said = f"round {values['round']}: replied after {time.monotonic() - began:.2f} s"
@@ -189,10 +205,13 @@ def _answer(
 
 def fetch(client: FleetHttpClient, node: Node, work: PullMessagesResponse) -> tuple[Message, bytes]:
     """(the head of the message that waits, its one record)."""
-    message = message_from_proto(work.messages_list[0])
-    run_id = message.metadata.run_id
-    # The leaf of the tree holds the numbers; what is above it, the head of the message, came already.
-    *_, leaf = [part.object_id for part in iterate_object_tree(work.message_object_trees[0]) if not part.children]
+    try:
+        message = message_from_proto(work.messages_list[0])
+        run_id = message.metadata.run_id
+        # The leaf of the tree holds the numbers; what is above it, the head of the message, came already.
+        *_, leaf = [part.object_id for part in iterate_object_tree(work.message_object_trees[0]) if not part.children]
+    except Exception as error:  # whatever a server may have made up
+        raise MessageError("wrong type", f"it is not made as agreed on ({type(error).__name__}: {error})") from error
     pulled = client.PullObject(PullObjectRequest(node=node, run_id=run_id, object_id=leaf))
     client.ConfirmMessageReceived(
         ConfirmMessageReceivedRequest(node=node, run_id=run_id, message_object_id=message.metadata.message_id)
