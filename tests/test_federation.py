@@ -32,6 +32,8 @@ from conftest import TINY
 from federations import SLOW, Process, Server, Sites, until
 from fedpg import Config, make_config
 from fedpg.agents import make_broadcast, make_problem
+from fedpg.cli import main
+from fedpg.cli.federation import Serve, words_of
 from fedpg.config import ConfigError
 from fedpg.federation.messages import REPLY, largest
 from fedpg.federation.site import Responder, make_responder
@@ -742,6 +744,21 @@ def test_a_site_whose_task_does_not_fit_is_told_so(tmp_path: Path):
     made = federation(tmp_path / "f", agents=3)
     with pytest.raises(ConfigError, match=r"every site's task must have the sizes of the server's, CartPole-v1"):
         join(read_site(made.folder / "sites" / "site-0"), task="Acrobot-v1", quiet=True)
+
+
+def test_an_interrupted_server_is_told_how_to_go_on():
+    command = Serve(Path("my f"), out=Path("runs/b"), insecure=True, force=True)
+    assert words_of(command) == ["fedpg", "serve", "my f", "--out", "runs/b", "--insecure", "--force"]
+    assert words_of(Serve(Path("f"))) == ["fedpg", "serve", "f"]
+
+
+@pytest.mark.parametrize("words", [["federation"], ["federation", "--help"]])
+def test_the_commands_of_a_federation_are_listed(words: list[str], capsys: pytest.CaptureFixture[str]):
+    assert main(words) == 0
+    said = capsys.readouterr().out
+    assert "fedpg federation create" in said
+    assert "fedpg federation demo" in said
+    assert "fedpg train" not in said
 
 
 def test_a_key_that_others_can_read_is_refused(tmp_path: Path):
