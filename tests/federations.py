@@ -12,6 +12,7 @@ from typing import Any
 
 import gymnasium
 
+from fedpg.federation.messages import largest
 from fedpg.flower.certificates import read_site_key
 from fedpg.flower.folder import Federation, read_site
 from fedpg.flower.warm import Address, run_site
@@ -53,7 +54,7 @@ class Process:
                 [sys.executable, "-m", "fedpg.cli", *words],
                 stdout=file,
                 stderr=subprocess.STDOUT,
-                env=os.environ | {"PYTHONPATH": str(root)},
+                env=os.environ | {"PYTHONPATH": os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")])},
                 **options,
             )
 
@@ -126,7 +127,8 @@ class Sites:
 
     def start(self, name: str, respond: Respond, address: Address | None = None) -> None:
         said = self.said.setdefault(name, [])
-        self.run(name, lambda: run_site(address or self.address(name), respond, said.append, self.stop))
+        most = largest(read_site(self.folder / name).parameters)
+        self.run(name, lambda: run_site(address or self.address(name), respond, said.append, self.stop, most))
 
     def run(self, name: str, target: Callable[[], None]) -> None:
         def guarded() -> None:

@@ -19,27 +19,32 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
-from flwr.app import ConfigRecord, RecordDict
-from flwr.proto.fleet_pb2 import PullMessagesRequest
-from flwr.proto.message_pb2 import PushObjectRequest
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.common.serde import message_to_proto
+from flwr.proto.fleet_pb2 import DeactivateNodeRequest, PullMessagesRequest, PullMessagesResponse, PushMessagesRequest
+from flwr.proto.message_pb2 import ObjectTree, PushObjectRequest
+from flwr.supercore.inflatable.inflatable_object import get_object_tree
 from flwr.supercore.protobuf.constants import PROTOBUF_MEDIA_TYPE
 from flwr.supernode.fleet_http_client import FleetHttpClient
+from google.protobuf.message import DecodeError
 
 from conftest import TINY
 from federations import SLOW, Process, Server, Sites, until
 from fedpg import Config, make_config
 from fedpg.agents import make_broadcast, make_problem
+from fedpg.cli import main
+from fedpg.cli.federation import Serve, words_of
 from fedpg.config import ConfigError
 from fedpg.federation.messages import REPLY, largest
 from fedpg.federation.site import Responder, make_responder
 from fedpg.flower import warm
 from fedpg.flower.certificates import read_site_key
 from fedpg.flower.demo import free_port
-from fedpg.flower.exchange import RECORD, Exchange
-from fedpg.flower.folder import Federation, create, read_federation, read_site, refuse_open
+from fedpg.flower.exchange import RECORD, Exchange, status_of
+from fedpg.flower.folder import Federation, _listen, create, read_federation, read_site, refuse_open, split_address
 from fedpg.flower.join import join
 from fedpg.flower.ledger import Ledger
-from fedpg.flower.link import Link
+from fedpg.flower.link import PARTS, Link
 from fedpg.flower.link import Server as HttpServer
 from fedpg.storage import StorageError
 from fedpg.training import train_seeds
@@ -203,9 +208,10 @@ def knock(client: Any, address: warm.Address) -> Any:
 def reply_twice(sites: Sites, name: str, respond: Responder) -> None:
     def answer(client: Any, node: Any, work: Any) -> None:
         message, raw = warm.fetch(client, node, work)
-        for _ in range(2):
+        for first in (True, False):
             reply = respond(dict(ConfigRecord.inflate(raw)))
-            warm.send_reply(client, node, message, RecordDict({RECORD: ConfigRecord(reply)}), 0.1)
+            taken = warm.send_reply(client, node, message, RecordDict({RECORD: ConfigRecord(reply)}), 0.1)
+            assert first or not taken
 
     by_hand(sites, name, answer)
 
@@ -389,7 +395,7 @@ def listening(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Federa
 def refused(made: Federation, address: warm.Address) -> str:
     """What a site says that cannot join."""
     with pytest.raises(ConfigError) as error:
-        warm.run_site(address, lambda values: {}, print, threading.Event())
+        warm.run_site(address, lambda values: {}, print, threading.Event(), 10**6)
     return str(error.value)
 
 
@@ -417,6 +423,189 @@ def test_a_site_without_tls_is_told_so(listening: tuple[Federation, Link, Ledger
     made, link, _ = listening
     assert "it uses TLS" in refused(made, Sites(made).address("site-0")._replace(certificates=None))
     assert link.nodes() == {}
+
+
+@pytest.fixture
+def two_sites(listening: tuple[Federation, Link, Ledger]) -> Iterator[list[tuple[FleetHttpClient, Any]]]:
+    """Both sites of `listening`, connected: (client, node) each."""
+    made, link, _ = listening
+    with contextlib.ExitStack() as stack:
+        found = []
+        for name in made.sites:
+            address = Sites(made).address(name)
+            client = stack.enter_context(warm._client(address))
+            found.append((client, warm._activate(client, address)))
+        yield found
+        for client, node in found:
+            client.DeactivateNode(DeactivateNodeRequest(node_id=node.node_id))
+        link.push_messages([])
+
+
+def ask_both(link: Link, sites: list[tuple[FleetHttpClient, Any]]) -> list[Message]:
+    """A message to each site, as it arrives there."""
+    link.push_messages(
+        Message(RecordDict({RECORD: ConfigRecord({"agent": agent})}), node, "train", ttl=60.0, group_id="1")
+        for agent, node in link.nodes().items()
+    )
+    works = [client.PullMessages(PullMessagesRequest(node=node)) for client, node in sites]
+    return [warm.fetch(client, node, work)[0] for (client, node), work in zip(sites, works, strict=True)]
+
+
+def test_what_a_liar_pushes_is_gone_after_the_round(
+    listening: tuple[Federation, Link, Ledger], two_sites: list[tuple[FleetHttpClient, Any]]
+):
+    _, link, _ = listening
+    link.push_messages([])
+    store = link.state.object_store
+    before = len(store)
+    message, _ = ask_both(link, two_sites)
+    client, node = two_sites[0]
+    bare = Message(RecordDict(), reply_to=message)
+    bare.metadata.__dict__["_message_id"] = bare.object_id
+    head, tree = message_to_proto(bare), get_object_tree(bare)
+    others = [get_object_tree(RecordDict({"x": ConfigRecord({"a": k})})) for k in range(5)]
+    many = ObjectTree(object_id=tree.object_id, children=others)
+
+    def push(code: str, heads: list[Any], trees: list[Any]) -> None:
+        with pytest.raises(httpx.HTTPStatusError, match=code):
+            client.PushMessages(PushMessagesRequest(node=node, messages_list=heads, message_object_trees=trees))
+
+    asked = len(store)
+    push("400", [], [])
+    push("400", [head, head], [tree, tree])
+    push("400", [head], [others[0]])
+    push("400", [head], [many])
+    assert len(store) == asked
+    assert warm.send_reply(client, node, message, RecordDict({RECORD: ConfigRecord({"a": 1})}), 0.1)
+    assert len(store) == asked + PARTS
+    for other in others:
+        push("409", [head], [other])
+    assert not warm.send_reply(client, node, message, RecordDict({RECORD: ConfigRecord({"a": 2})}), 0.1)
+    assert len(store) == asked + PARTS
+    link.push_messages([])
+    assert len(store) == before
+
+
+def test_a_site_cannot_reply_to_what_another_was_asked(
+    listening: tuple[Federation, Link, Ledger], two_sites: list[tuple[FleetHttpClient, Any]]
+):
+    _, link, _ = listening
+    messages = ask_both(link, two_sites)
+    ids = list(link.open)
+    (client, node), (other, other_node) = two_sites
+    forged = Message(RecordDict(), reply_to=messages[0])
+    forged.metadata.__dict__["_reply_to_message_id"] = messages[1].metadata.message_id
+    forged.metadata.__dict__["_message_id"] = forged.object_id
+    request = PushMessagesRequest(
+        node=node, messages_list=[message_to_proto(forged)], message_object_trees=[get_object_tree(forged)]
+    )
+    with pytest.raises(httpx.HTTPStatusError, match="403"):
+        client.PushMessages(request)
+    assert link.pull_messages(ids) == []
+    honest = RecordDict({RECORD: ConfigRecord({"a": 1})})
+    assert warm.send_reply(other, other_node, messages[1], honest, 0.1)
+    assert [r.metadata.reply_to_message_id for r in link.pull_messages(ids)] == [messages[1].metadata.message_id]
+
+
+def test_without_tls_a_site_outlives_its_server(
+    listening: tuple[Federation, Link, Ledger], monkeypatch: pytest.MonkeyPatch
+):
+    """A connection that breaks after it has worked is no sign of TLS."""
+    made, _, _ = listening
+    stop, said = threading.Event(), list[str]()
+
+    def works_once(*arguments: Any) -> None:
+        known = arguments[-1]
+        if known.is_set():
+            stop.set()
+        known.set()
+        raise httpx.ReadError("reset")
+
+    monkeypatch.setattr(warm, "_serve", works_once)
+    address = Sites(made).address("site-0")._replace(certificates=None)
+    warm.run_site(address, lambda values: {}, said.append, stop, 10**6)
+    assert len(said) == 2
+    assert all("trying again" in line for line in said)
+
+
+def test_whatever_a_server_makes_up_a_site_stays(
+    listening: tuple[Federation, Link, Ledger], monkeypatch: pytest.MonkeyPatch
+):
+    made, _, _ = listening
+    said: list[str] = []
+    work = PullMessagesResponse(messages_list=[PullMessagesResponse().messages_list.add()])
+    warm._answer(None, None, work, lambda values: {}, said.append, 10**6)  # type: ignore[arg-type]
+    assert "not made as agreed on" in said[0]
+    sent: list[Any] = []
+    monkeypatch.setattr(warm, "fetch", lambda *_: (None, bytes(1001)))
+    monkeypatch.setattr(warm, "send_reply", lambda *arguments: bool(sent.append(arguments[3])))
+    warm._answer(None, None, work, lambda values: {}, said.append, 1000)  # type: ignore[arg-type]
+    assert status_of(sent[0].code) == "too large"
+    stop = threading.Event()
+
+    def junk(*_: Any) -> None:
+        stop.set()
+        raise ValueError("Invalid protobuf response payload") from DecodeError()
+
+    monkeypatch.setattr(warm, "_serve", junk)
+    warm.run_site(Sites(made).address("site-0"), lambda values: {}, said.append, stop, 1000)
+    assert "trying again" in said[-1]
+
+
+def test_a_site_that_connects_twice_is_noted(
+    listening: tuple[Federation, Link, Ledger], two_sites: list[tuple[FleetHttpClient, Any]]
+):
+    made, _, _ = listening
+    client, _ = two_sites[1]
+    warm._activate(client, Sites(made).address("site-1"))
+    events = [json.loads(line) for line in (made.folder / "events.jsonl").read_text().splitlines()]
+    assert [e["site"] for e in events if e["event"] == "connected twice"] == ["site-1"]
+
+
+def test_strangers_do_not_fill_the_ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    said: list[str] = []
+    ledger = Ledger(["site-0"], tmp_path / "events.jsonl", said.append)
+    for _ in range(50):
+        ledger.stranger()
+    assert len(said) == len((tmp_path / "events.jsonl").read_text().splitlines()) == 1
+    ledger._silent_until = 0.0  # ten seconds later
+    ledger.stranger()
+    assert "50" in said[1]
+
+
+def test_keys_and_certificates_that_cannot_work_are_named(tmp_path: Path):
+    made = federation(tmp_path / "f", agents=3)
+    public, site = made.folder / "keys", made.folder / "sites" / "site-0"
+    (public / "site-2.pub").write_bytes((public / "site-0.pub").read_bytes())
+    with pytest.raises(ConfigError, match=r"site-0\.pub and .*site-2\.pub are the same key"):
+        made.public_keys()
+    (site / "ca.crt").write_text("-----BEGIN CERTIFICATE-----\njunk\n")
+    with pytest.raises(StorageError, match=r"ca\.crt is no certificate"):
+        join(read_site(site), quiet=True)
+    text = (site / "site.toml").read_text()
+    (site / "site.toml").write_text(text.replace("agent = 0", "agent = 3", 1))
+    with pytest.raises(ConfigError, match="agent = 3"):
+        read_site(site)
+    link = Link([], 1000, Ledger([]))
+    for certificate, key in (("server.crt", "no.key"), ("README.md", "server.key")):
+        with pytest.raises(ConfigError, match=certificate):
+            HttpServer(link, "127.0.0.1", 0, made.folder / certificate, made.folder / key)
+
+
+@pytest.mark.parametrize(
+    ("address", "listen"),
+    [
+        ("[::1]:18444", "[::1]:18444"),
+        ("[2001:db8::1]:1", "[::]:1"),
+        ("127.0.0.2:5", "127.0.0.1:5"),
+        ("localhost:5", "127.0.0.1:5"),
+        ("fl.example.org:8443", "0.0.0.0:8443"),
+    ],
+)
+def test_a_server_listens_in_the_family_of_its_address(address: str, listen: str):
+    host, port = split_address(address)
+    assert f"{_listen(host)}:{port}" == listen
+    split_address(listen)
 
 
 def test_only_flowers_fleet_api_is_served(listening: tuple[Federation, Link, Ledger]):
@@ -502,6 +691,7 @@ def test_a_federations_folder_is_made_whole_with_its_keys_closed(tmp_path: Path)
         ("seed = 0", 'seed = "0"', "seed"),
         ('"site-2"]', '"site-1"]', "sites"),
         ('"site-2"]', '"../../etc"]', "name"),
+        ('"site-0", "site-1", "site-2"]', "[1], [2], [3]]", "a name of its own"),
         ("agents = 3", "agents = 4", "agents = 4"),
         ("agents = 3", "agents = many", "cannot be read"),
         ("seed = 0", "seed = 0\ncolour = 1", "colour"),
@@ -517,7 +707,24 @@ def test_a_federation_file_that_cannot_work_is_refused(tmp_path: Path, old: str,
         read_federation(made.folder)
 
 
-@pytest.mark.parametrize("address", ["host", "host:", ":1", "host:0", "host:99999", "host:http"])
+@pytest.mark.parametrize(
+    "address",
+    [
+        *(
+            "host",
+            "host:",
+            ":1",
+            "host:0",
+            "host:99999",
+            "host:http",
+            "http://host:1",
+            "host/path:1",
+            "::1:1",
+            "[host]:1",
+        ),
+        *("m\u00fcnchen.example:8443", "-host:1", "a..b:1", "a b:1"),
+    ],
+)
 def test_an_address_is_a_host_and_a_port(tmp_path: Path, address: str):
     with pytest.raises(ConfigError, match="host:port"):
         create(tmp_path / "f", make_config(**HONEST), address)
@@ -537,6 +744,21 @@ def test_a_site_whose_task_does_not_fit_is_told_so(tmp_path: Path):
     made = federation(tmp_path / "f", agents=3)
     with pytest.raises(ConfigError, match=r"every site's task must have the sizes of the server's, CartPole-v1"):
         join(read_site(made.folder / "sites" / "site-0"), task="Acrobot-v1", quiet=True)
+
+
+def test_an_interrupted_server_is_told_how_to_go_on():
+    command = Serve(Path("my f"), out=Path("runs/b"), insecure=True, force=True)
+    assert words_of(command) == ["fedpg", "serve", "my f", "--out", "runs/b", "--insecure", "--force"]
+    assert words_of(Serve(Path("f"))) == ["fedpg", "serve", "f"]
+
+
+@pytest.mark.parametrize("words", [["federation"], ["federation", "--help"]])
+def test_the_commands_of_a_federation_are_listed(words: list[str], capsys: pytest.CaptureFixture[str]):
+    assert main(words) == 0
+    said = capsys.readouterr().out
+    assert "fedpg federation create" in said
+    assert "fedpg federation demo" in said
+    assert "fedpg train" not in said
 
 
 def test_a_key_that_others_can_read_is_refused(tmp_path: Path):

@@ -1,13 +1,16 @@
 """What crosses the network, and that a round over it is a simulated round."""
 
 import math
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.supercore.task_identity import TaskIdentity
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -25,7 +28,8 @@ from fedpg.federation.messages import (
     settings_digest,
 )
 from fedpg.federation.site import make_responder
-from fedpg.flower.exchange import Round
+from fedpg.flower.exchange import RECORD, Exchange, Round
+from fedpg.flower.ledger import Ledger
 from fedpg.training.rounds import Advance, compile_apart
 
 SIZE = 5
@@ -122,6 +126,71 @@ def test_a_site_checks_its_server(changed: dict[str, Any], message: str):
     _, values = sent()
     with pytest.raises(MessageError, match=message):
         decode_broadcast(values | changed, CONFIG, SIZE)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"return": 1e300}, {"return": -3e38}, {"steps": 2**31 - 1}, {"steps": CONFIG.batch[1] * CONFIG.horizon + 1}],
+)
+def test_numbers_that_overflow_in_a_sum_over_the_agents_are_refused(changed: dict[str, Any]):
+    round_ = Round(3, CONFIG, SIZE)
+    round_.take(0, REPLY)
+    for agent in (1, 2):
+        round_.take(agent, REPLY | changed)
+    assert round_.statuses == ["answered", "not finite", "not finite", "no answer"]
+    answers = round_.answers()
+    np.testing.assert_array_equal(answers.returns, [9.5] * 4)
+    np.testing.assert_array_equal(answers.steps, [38, 0, 0, 0])
+    most = {"return": 8e37, "steps": CONFIG.batch[1] * CONFIG.horizon}
+    for agent in range(4):
+        round_.take(agent, REPLY | most)
+    answers = round_.answers()
+    assert np.isfinite(np.sum(np.asarray(answers.returns)))
+    assert int(jnp.sum(answers.steps)) == 4 * most["steps"]
+
+
+def test_a_site_cannot_write_to_the_operators_terminal():
+    round_ = Round(3, CONFIG, SIZE)
+    round_.refuse(0, "failed at the site", "\x1b]0;mine\x07\x9b2J\r\nround 9: accepted, caf\u00e9 \u202e" + "x" * 300)
+    assert round_.reasons[0].startswith("?]0;mine??2J??round 9: accepted, caf\u00e9 ?xx")
+    assert len(round_.reasons[0]) == 200
+
+
+class Scripted:
+    """A grid on which the first `answering` sites reply, and then somebody asks the server to stop."""
+
+    def __init__(self, answering: int, stop: threading.Event) -> None:
+        self.answering, self.stop = answering, stop
+        self.asked: dict[str, Message] = {}
+
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        self.asked = {str(i): message for i, message in enumerate(messages)}
+        return list(self.asked)
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        replies = []
+        for id_ in sorted(message_ids)[: self.answering]:
+            reply = Message(RecordDict({RECORD: ConfigRecord(REPLY)}), reply_to=self.asked[id_])
+            reply.metadata.__dict__["_reply_to_message_id"] = id_
+            replies.append(reply)
+        self.stop.set()
+        return replies
+
+
+@pytest.mark.parametrize("answering", [2, 3, 4])
+def test_a_round_that_is_interrupted_while_somebody_is_awaited_is_not_counted(
+    answering: int, monkeypatch: pytest.MonkeyPatch
+):
+    for name in ("_run_id", "_task_id", "_node_id"):  # which Flower's messages are marked with
+        monkeypatch.setattr(TaskIdentity, name, 1)
+    stop = threading.Event()
+    ledger = Ledger([f"site-{i}" for i in range(4)])
+    nodes = {agent: 100 + agent for agent in range(4)}
+    exchange = Exchange(Scripted(answering, stop), lambda: nodes, CONFIG, ledger, stop)
+    answers = exchange.ask(sent()[0])
+    assert exchange.round is not None
+    assert exchange.round.usable == answering
+    assert (answers is not None) == (answering == 4)  # also with the quorum of 3
 
 
 JUNK = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(), st.binary(), st.lists(st.floats()))

@@ -99,6 +99,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         print(f"fedpg {__version__}")
         return 0
+    if arguments[0] not in COMMANDS and arguments[1:] in ([], ["-h"], ["--help"]):
+        lines = [line for line in USAGE.splitlines() if line.startswith(f"  fedpg {arguments[0]} ")]
+        if lines:
+            print("\n".join([f"fedpg {arguments[0]}: one of", "", *lines]))
+            return 0
     words = 2 if " ".join(arguments[:2]) in COMMANDS else 1
     name, rest = " ".join(arguments[:words]), arguments[words:]
     try:

@@ -149,14 +149,21 @@ def run_serve(command: Serve) -> int:
     warn_insecure(command.insecure)
     out = command.out or command.folder / "run"
     stop = threading.Event()
-    with on_signal(stop, "stopping after this round"):
+    with on_signal(stop, "stopping; a round that still waits for replies is done again when you go on"):
         run = serve(federation, out, command.insecure, command.force, command.quiet, stop)
     plot_curve(out / "curve.png", [run.records], title_of(run.config))
     print_summary([run], out)
     if not run.finished:
-        print(f"Interrupted. Go on with: fedpg serve {shlex.quote(str(command.folder))}", file=sys.stderr)
+        print(f"Interrupted. Go on with: {shlex.join(words_of(command))}", file=sys.stderr)
         return 130
     return 0
+
+
+def words_of(command: Serve) -> list[str]:
+    """The command line that does the same again."""
+    out = [] if command.out is None else ["--out", str(command.out)]
+    flags = [f"--{name}" for name in ("insecure", "force", "quiet") if getattr(command, name)]
+    return ["fedpg", "serve", str(command.folder), *out, *flags]
 
 
 def run_join(command: Join) -> int:

@@ -146,6 +146,15 @@ def decode_reply(values: Mapping[str, Any], round_: int, size: int) -> Reply:
     return Reply(round_, gradient, values["return"], values["steps"], values["seconds"])
 
 
+def check_sums(reply: Reply, config: Config) -> None:
+    """A MessageError for numbers that are beyond what an agent can have, or whose sum over all agents overflows."""
+    most = min(config.batch[1] * config.horizon, (2**31 - 1) // config.agents)
+    if reply.steps > most:
+        raise MessageError("not finite", f"{reply.steps} steps, where an agent has at most {most}")
+    if abs(reply.mean_return) > float(np.finfo(np.float32).max) / config.agents:
+        raise MessageError("not finite", f"a return of {reply.mean_return:g}, which cannot be averaged")
+
+
 def _check(values: Mapping[str, Any], wanted: Mapping[str, type]) -> None:
     """Exactly these names, each of exactly its type."""
     if set(values) != set(wanted):

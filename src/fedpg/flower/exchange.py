@@ -13,7 +13,7 @@ from flwr.common.constant import ErrorCode
 from fedpg.agents import STATUSES, Answers, Broadcast, Replies
 from fedpg.algorithms import Log
 from fedpg.config import Config, ConfigError
-from fedpg.federation.messages import MessageError, decode_reply, encode_broadcast, settings_digest
+from fedpg.federation.messages import MessageError, check_sums, decode_reply, encode_broadcast, settings_digest
 from fedpg.flower.ledger import Ledger
 
 RECORD = "fedpg"
@@ -47,6 +47,7 @@ class Round:
         """The reply of an agent, usable or not."""
         try:
             reply = decode_reply(values, self.number, self.size)
+            check_sums(reply, self.config)
         except MessageError as error:
             self.refuse(agent, STATUSES[error.status], str(error))
             return
@@ -61,7 +62,7 @@ class Round:
         """What an agent sent cannot be used."""
         self._faults[agent] = STATUSES.index(status)
         self.heard.add(agent)
-        self.reasons[agent] = reason[:200]
+        self.reasons[agent] = "".join(c if c.isprintable() else "?" for c in reason[:200])  # it goes to a terminal
 
     @property
     def replies(self) -> Replies:
@@ -118,9 +119,9 @@ class Exchange:
             attempt += 1
             round_ = self.round = Round(int(broadcast.round), self.config, len(broadcast.theta))
             self.ledger.begin(round_, attempt, list(nodes))
-            self._collect(round_, broadcast, nodes)
-            if self.stop.is_set() and round_.usable < self.quorum:
-                return None
+            complete = self._collect(round_, broadcast, nodes)
+            if self.stop.is_set() and not (complete and round_.usable >= self.quorum):
+                return None  # resumed, the run does this round as if it had not been interrupted
             if round_.usable >= self.quorum:
                 return round_.answers()
             self.ledger.failed(round_, self.quorum)
@@ -136,7 +137,8 @@ class Exchange:
 
     def _wait_for_quorum(self, round_: int) -> Mapping[int, int] | None:
         """The sites that are connected, if they are enough; a server's first round waits for all a while longer."""
-        said, enough_since = False, None
+        said: bool | None = None
+        enough_since: float | None = None
         while not self.stop.is_set():
             nodes = self.nodes()
             if len(nodes) >= self.quorum:
@@ -144,13 +146,15 @@ class Exchange:
                 late = time.monotonic() - enough_since > self.deadline
                 if self.round is not None or late or len(nodes) == self.config.agents:
                     return nodes
-            if not said:
-                self.ledger.waiting(round_, len(nodes), self.quorum)
-                said = True
+            enough = len(nodes) >= self.quorum
+            if enough is not said:
+                self.ledger.waiting(round_, len(nodes), self.quorum, self.deadline)
+                said = enough
             self.stop.wait(0.1)
         return None
 
-    def _collect(self, round_: Round, broadcast: Broadcast, nodes: Mapping[int, int]) -> None:
+    def _collect(self, round_: Round, broadcast: Broadcast, nodes: Mapping[int, int]) -> bool:
+        """Ask, and take the replies until the deadline or `stop`; whether all who were asked have replied."""
         messages = [
             Message(
                 RecordDict({RECORD: ConfigRecord(encode_broadcast(broadcast, agent, self.settings))}),
@@ -172,6 +176,7 @@ class Exchange:
                     self.ledger.heard(round_, agent)
             if waiting:
                 self.stop.wait(self.poll)
+        return not waiting
 
 
 def take_reply(round_: Round, agent: int, reply: Message) -> None:

@@ -2,6 +2,7 @@
 
 import ipaddress
 import json
+import re
 import tomllib
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,6 +16,8 @@ from fedpg.storage import StorageError, write_whole
 
 FILE = "federation.toml"
 SITE_FILE = "site.toml"
+LABEL = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?")
+"""A part of a host's name, between two dots."""
 
 
 class Federation(NamedTuple):
@@ -34,7 +37,13 @@ class Federation(NamedTuple):
 
     def public_keys(self) -> list[bytes]:
         """Of the sites, by the numbers of their agents."""
-        return [read_public_key(self.folder / "keys" / f"{name}.pub") for name in self.sites]
+        paths = [self.folder / "keys" / f"{name}.pub" for name in self.sites]
+        known: dict[bytes, Path] = {}
+        for path in paths:
+            first = known.setdefault(read_public_key(path), path)
+            if first != path:
+                raise ConfigError(f"{first} and {path} are the same key: every site needs one of its own")
+        return list(known)
 
 
 class Site(NamedTuple):
@@ -60,11 +69,10 @@ def create(
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise StorageError(f"{folder} exists already: a federation needs a new folder")
     names = tuple(f"site-{agent}" for agent in range(config.agents))
-    local = is_loopback(host)
     federation = Federation(
         folder=folder,
         address=address,
-        listen=f"{'127.0.0.1' if local else '0.0.0.0'}:{port}",
+        listen=f"{_listen(host)}:{port}",
         sites=names,
         deadline=deadline,
         quorum=check_quorum(quorum, config.agents),
@@ -109,7 +117,7 @@ def read_federation(folder: Path) -> Federation:
     _check(folder / FILE, values, kinds)
     config = _settings(folder / FILE, values)
     names = tuple(values["sites"])
-    if len(names) != config.agents or len(set(names)) != len(names) or not all(isinstance(n, str) for n in names):
+    if len(names) != config.agents or not all(isinstance(n, str) for n in names) or len(set(names)) != len(names):
         raise ConfigError(
             f"{folder / FILE} names {len(names)} sites, and its settings have agents = {config.agents}: every agent "
             "is a site with a name of its own"
@@ -129,6 +137,8 @@ def read_site(folder: Path) -> Site:
     _check(folder / SITE_FILE, values, {"name": str, "agent": int, "address": str, "parameters": int})
     split_address(values["address"])
     config = _settings(folder / SITE_FILE, values)
+    if not 0 <= values["agent"] < config.agents:
+        raise ConfigError(f"{folder / SITE_FILE}: agent = {values['agent']}, and there are {config.agents}, from 0 on")
     return Site(folder, values["name"], values["agent"], values["address"], values["parameters"], config)
 
 
@@ -145,7 +155,24 @@ def split_address(address: str) -> tuple[str, int]:
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit() or not 0 < int(port) < 65_536:
         raise ConfigError(f"an address is host:port, like fl.example.org:8443, not {address!r}")
-    return host.strip("[]"), int(port)
+    bracketed = host.startswith("[") and host.endswith("]")
+    host = host[1:-1] if bracketed else host
+    try:
+        good = (ipaddress.ip_address(host).version == 6) == bracketed
+    except ValueError:
+        good = not bracketed and len(host) < 254 and all(LABEL.fullmatch(label) for label in host.split("."))
+    if not good:
+        raise ConfigError(
+            f"an address is host:port, like fl.example.org:8443, 10.0.0.1:8443 or [::1]:8443, and {host!r} is no host: "
+            "no http://, no path, and a name in other letters as DNS has it (xn--...)"
+        )
+    return host, int(port)
+
+
+def _listen(host: str) -> str:
+    """Where a server listens that is reached by this host: at this machine only, if the host is that."""
+    four, six = ("127.0.0.1", "[::1]") if is_loopback(host) else ("0.0.0.0", "[::]")
+    return six if ":" in host else four
 
 
 def is_loopback(host: str) -> bool:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import ssl
 import threading
 import time
 from pathlib import Path
@@ -11,6 +12,7 @@ import jax
 from fedpg.agents import make_problem
 from fedpg.config import ConfigError, renamed
 from fedpg.environments import Environment, Pool
+from fedpg.federation.messages import largest
 from fedpg.federation.site import make_responder
 from fedpg.flower.certificates import read_site_key
 from fedpg.flower.folder import Site, refuse_open, split_address
@@ -33,6 +35,11 @@ def join(
         certificates = None if insecure else (site.folder / "ca.crt").read_bytes()
     except OSError as error:
         raise StorageError(f"cannot read {site.folder / 'ca.crt'}: {error.strerror or error}") from error
+    if certificates is not None:
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=certificates.decode("ascii"))
+        except (ssl.SSLError, ValueError) as error:
+            raise StorageError(f"{site.folder / 'ca.crt'} is no certificate: {error}. Get the folder again") from error
 
     def say(text: str) -> None:
         if not quiet:
@@ -52,7 +59,8 @@ def join(
             f"federation's has {site.parameters}: every site's task must have the sizes of the server's, {config.task}"
         )
     responder = make_responder(problem, site.agent)
-    run_site(Address(site.address, certificates, key), responder, say, stop or threading.Event())
+    address = Address(site.address, certificates, key)
+    run_site(address, responder, say, stop or threading.Event(), largest(site.parameters))
     say("left")
 
 

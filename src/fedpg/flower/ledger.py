@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from fedpg.flower.exchange import Round
 
 FILE = "federation.jsonl"
+PAUSE = 10.0
+"""Seconds between two notes of strangers."""
 
 
 @dataclass
@@ -42,6 +44,7 @@ class Ledger:
         self.round = 0
         self._lock = threading.RLock()
         self._attempt = 0
+        self._strangers, self._silent_until = 0, 0.0
         self._asked: set[int] = set()
 
     def begin(self, round_: "Round", attempt: int, asked: list[int]) -> None:
@@ -80,12 +83,17 @@ class Ledger:
             f"round {round_.number}: {round_.usable} usable replies, {quorum} are needed: nothing changed, asking again"
         )
 
-    def waiting(self, round_: int, connected: int, quorum: int) -> None:
-        """There are too few sites to begin a round."""
+    def waiting(self, round_: int, connected: int, quorum: int, deadline: float) -> None:
+        """There are too few sites to begin a round; or enough for the first one, and the others may yet come."""
+        event = f"waiting for {'a quorum' if connected < quorum else 'the other sites'}"
         with self._lock:
             self.round = round_
-            self._append({"round": round_, "event": "waiting for a quorum", "connected": connected, "quorum": quorum})
-        self.say(f"round {round_}: waiting for sites, {connected} of {quorum} connected ({len(self.rows)} registered)")
+            self._append({"round": round_, "event": event, "connected": connected, "quorum": quorum})
+        there = f"{connected} of {len(self.rows)} sites connected"
+        if connected < quorum:
+            self.say(f"round {round_}: {there}, waiting until there are {quorum}")
+        else:
+            self.say(f"round {round_}: {there}, quorum reached: waiting up to {deadline:.0f} s for the others")
 
     def connected(self, agent: int) -> None:
         """A site has come, or come back."""
@@ -108,6 +116,16 @@ class Ledger:
     def seen(self, agent: int) -> None:
         """A sign of life."""
         self.rows[agent].seen = time.monotonic()
+
+    def stranger(self) -> None:
+        """Somebody came whose key is not registered; anybody can, so not every attempt takes a line."""
+        with self._lock:
+            self._strangers += 1
+            if time.monotonic() < self._silent_until:
+                return
+            self._silent_until = time.monotonic() + PAUSE
+            count, self._strangers = self._strangers, 0
+        self.note(None, "refused", f"a site whose key is not registered here (attempts since the last note: {count})")
 
     def note(self, agent: int | None, event: str, reason: str) -> None:
         """Something that should not happen; without an agent, of a stranger."""

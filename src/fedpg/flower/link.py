@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import logging
 import socket
+import ssl
 import threading
 import time
 from base64 import b64decode
@@ -47,11 +48,14 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from fedpg.config import ConfigError
 from fedpg.flower.exchange import code_of
 from fedpg.flower.ledger import Ledger
+from fedpg.flower.warm import HEARTBEAT
 
 HOLD = 5.0
 """Seconds that an idle site's request for work is held open, instead of the site asking again and again."""
 OVERHEAD = 4096
 """Bytes of a request beyond the message that it carries: ids, names, a head per object."""
+PARTS = 3
+"""Objects of a reply: the message, its records, and the one that it has."""
 REMEMBERED = 10_000
 """Messages of rounds that are over, by which a late reply is recognised."""
 
@@ -184,10 +188,10 @@ class Link:
 
     def _forget(self, ids: Iterable[str]) -> None:
         for id_ in list(ids):
+            self.state.delete_messages({id_})  # first: what is pushed from now on is not stored
             self.open.pop(id_)
             reply = self.replies.pop(id_, None)
             self.over[id_] = self._round, reply is not None
-            self.state.delete_messages({id_})
             for part in (id_, reply):
                 if part is not None:
                     self.state.object_store.delete(part)
@@ -224,30 +228,46 @@ class Link:
     async def _activate(self, key: bytes, request: Request, call_next: Next) -> Response:
         node = self.by_key.get(key)
         if node is not None:
+            self._note_twice(node)
             self.state.deactivate_node(node)  # a site that was killed and starts again need not wait for its past
         try:
             response = await call_next(request)
         except FlowerError:
-            self.ledger.note(None, "refused", "a site whose key is not registered here")
+            self.ledger.stranger()
             raise
         if node is not None:
             self.ledger.connected(self.agents[node])
         return response
 
-    def _check_push(self, node: int, agent: int, message: Any) -> None:
-        for reply in message.messages_list:
-            id_ = reply.metadata.reply_to_message_id
-            if reply.metadata.src_node_id != node:
-                self.ledger.note(agent, "refused", "a reply in the name of another site")
-                raise HTTPException(403, "a site replies for itself only")
-            if id_ in self.over:
-                round_, answered = self.over[id_]
-                text = f"a reply to round {round_} in round {self._round}"
-                self.ledger.note(agent, "second reply" if answered else "stale reply", text)
-            elif id_ in self.open:
-                first = self.replies.setdefault(id_, reply.metadata.message_id)
-                if first != reply.metadata.message_id:
-                    self.ledger.note(agent, "second reply", f"in round {self._round}: the first counts")
+    def _note_twice(self, node: int) -> None:
+        seen = self.ledger.rows[self.agents[node]].seen
+        if node in self.state.get_nodes(self.run_id) and seen and time.monotonic() - seen < HEARTBEAT:
+            text = "two processes with one key, or a quick restart?"
+            self.ledger.note(self.agents[node], "connected twice", text)
+
+    def _check_push(self, node: int, agent: int, request: Any) -> None:
+        """One reply of this site, its first, to a message that is open: Flower keeps whatever objects come with it,
+        and `_forget` deletes those of one reply."""
+        if len(request.messages_list) != 1 or len(request.message_object_trees) != 1:
+            self.ledger.note(agent, "refused", f"{len(request.messages_list)} replies at once")
+            raise HTTPException(400, "a request holds one reply")
+        reply, tree = request.messages_list[0].metadata, request.message_object_trees[0]
+        id_ = reply.reply_to_message_id
+        if reply.src_node_id != node or self.open.get(id_, node) != node:
+            self.ledger.note(agent, "refused", "a reply in the name of another site")
+            raise HTTPException(403, "a site replies for itself only")
+        if id_ in self.over:
+            round_, answered = self.over[id_]
+            text = f"a reply to round {round_} in round {self._round}"
+            self.ledger.note(agent, "second reply" if answered else "stale reply", text)
+        elif id_ in self.replies:
+            self.ledger.note(agent, "second reply", f"in round {self._round}: the first counts")
+        if id_ not in self.open or id_ in self.replies:
+            raise HTTPException(409, "nobody waits for this reply")
+        if tree.object_id != reply.message_id or sum(1 for _ in iterate_object_tree(tree)) > PARTS:
+            self.ledger.note(agent, "refused", "a reply made of other objects than those agreed on")
+            raise HTTPException(400, "a reply is a message with one record")
+        self.replies[id_] = reply.message_id
 
     async def _has_work(self, node: int, request: Request) -> bool:
         """Hold a request for work until there is some, or for a while; False if the site went away meanwhile."""
@@ -302,12 +322,13 @@ class Limit:
             return
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         length = headers.get("content-length", "")
-        size = int(length) if length.isdigit() else None  # without a length, as nobody here sends it: refused
+        # Without a length, as nobody here sends it: refused.
+        size = int(length) if length.isdecimal() and len(length) < 20 else None
         if size is None or size > self.link.largest:
             node = self.link.identify(headers)
             if node is not None:
                 self.link.oversized.add(node)
-                self.link.ledger.note(self.link.agents[node], "too large", f"a request of {length or 'unknown'} bytes")
+                self.link.ledger.note(self.link.agents[node], "too large", f"a request of {size or 'unknown'} bytes")
             await Response(status_code=413)(scope, receive, send)
             return
         await self.app(scope, receive, send)
@@ -318,6 +339,14 @@ class Server:
 
     def __init__(self, link: Link, host: str, port: int, certificate: Path | None = None, key: Path | None = None):
         self.link = link
+        if certificate is not None:
+            try:
+                ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
+            except OSError as error:  # of ssl as well
+                raise ConfigError(
+                    f"the server's certificate {certificate} cannot be used with the key {key}: "
+                    f"{error.strerror or error}. Both are from `fedpg federation create`"
+                ) from error
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self.socket = socket.socket(family, socket.SOCK_STREAM)
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

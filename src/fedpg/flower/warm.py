@@ -33,6 +33,7 @@ from flwr.supercore.interceptors.http.runtime_version import RuntimeVersionHttpI
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
+from google.protobuf.message import DecodeError
 
 from fedpg.agents import STATUSES
 from fedpg.config import ConfigError
@@ -56,24 +57,30 @@ class Address(NamedTuple):
     key: ec.EllipticCurvePrivateKey
 
 
-def run_site(address: Address, respond: Responder, say: Callable[[str], None], stop: threading.Event) -> None:
-    """Answer the server until `stop`; connects again by itself, sooner at first, later if it does not help."""
+def run_site(
+    address: Address, respond: Responder, say: Callable[[str], None], stop: threading.Event, most: int
+) -> None:
+    """Answer the server until `stop`, if its messages have at most so many bytes; connects again by itself, sooner at
+    first, later if it does not help."""
     failures = 0
+    known = threading.Event()  # set once the server has taken this site
     while not stop.is_set():
         began = time.monotonic()
         try:
             with _client(address) as client:
-                _serve(client, address, respond, say, stop)
-        except (httpx.TransportError, httpx.HTTPStatusError) as error:
-            explain(error, address)
+                _serve(client, address, respond, say, stop, most, known)
+        except (httpx.TransportError, httpx.HTTPStatusError, ValueError) as error:
+            if isinstance(error, ValueError) and not isinstance(error.__cause__, DecodeError):
+                raise  # Flower's client says so of a response that it cannot read
+            explain(error, address, known.is_set())
             failures = 0 if time.monotonic() - began > LONGEST else failures + 1
             wait = min(LONGEST, 0.5 * 2 ** (failures - 1)) * random.uniform(0.8, 1.2)
             say(f"no connection to {address.server} ({_short(error)}); trying again in {wait:.0f} s")
             stop.wait(wait)
 
 
-def explain(error: Exception, address: Address) -> None:
-    """Raise what no waiting will mend."""
+def explain(error: Exception, address: Address, known: bool) -> None:
+    """Raise what no waiting will mend; a server that is `known` has taken this site before."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, ssl.SSLCertVerificationError):
@@ -87,7 +94,7 @@ def explain(error: Exception, address: Address) -> None:
                 "--insecure?"
             ) from error
         cause = cause.__cause__ or cause.__context__
-    if address.certificates is None and isinstance(error, httpx.RemoteProtocolError | httpx.ReadError):
+    if address.certificates is None and not known and isinstance(error, httpx.RemoteProtocolError | httpx.ReadError):
         raise ConfigError(
             f"the server at {address.server} closed the connection: it uses TLS, and this site was started with "
             "--insecure. Start it without"
@@ -107,10 +114,17 @@ def _client(address: Address) -> FleetHttpClient:
 
 
 def _serve(
-    client: FleetHttpClient, address: Address, respond: Responder, say: Callable[[str], None], stop: threading.Event
+    client: FleetHttpClient,
+    address: Address,
+    respond: Responder,
+    say: Callable[[str], None],
+    stop: threading.Event,
+    most: int,
+    known: threading.Event,
 ) -> None:
     """One connection, from its beginning to its end."""
     node = _activate(client, address)
+    known.set()
     say(f"connected to {address.server}; waiting for a round")
     over = threading.Event()
     heart = threading.Thread(target=_beat, args=(client, node, over), daemon=True)
@@ -120,7 +134,7 @@ def _serve(
             began = time.monotonic()
             work = client.PullMessages(PullMessagesRequest(node=node))
             if work.messages_list:
-                _answer(client, node, work, respond, say)
+                _answer(client, node, work, respond, say, most)
             elif time.monotonic() - began < PAUSE:
                 stop.wait(PAUSE)
         with suppress(httpx.HTTPError):
@@ -157,12 +171,24 @@ def _beat(client: FleetHttpClient, node: Node, over: threading.Event) -> None:
 
 
 def _answer(
-    client: FleetHttpClient, node: Node, work: PullMessagesResponse, respond: Responder, say: Callable[[str], None]
+    client: FleetHttpClient,
+    node: Node,
+    work: PullMessagesResponse,
+    respond: Responder,
+    say: Callable[[str], None],
+    most: int,
 ) -> None:
-    message, raw = fetch(client, node, work)
+    try:
+        message, raw = fetch(client, node, work)
+    except MessageError as error:  # there is nothing that could be replied to
+        say(f"the server's message cannot be used: {error}")
+        time.sleep(PAUSE)
+        return
     began = time.monotonic()
     content: RecordDict | Error
     try:
+        if len(raw) > most:
+            raise MessageError("too large", f"a message of {len(raw)} bytes, where {most} are enough")
         values: dict[str, Any] = dict(ConfigRecord.inflate(raw))
         content = RecordDict({RECORD: ConfigRecord(respond(values))})
         said = f"round {values['round']}: replied after {time.monotonic() - began:.2f} s"
@@ -179,10 +205,13 @@ def _answer(
 
 def fetch(client: FleetHttpClient, node: Node, work: PullMessagesResponse) -> tuple[Message, bytes]:
     """(the head of the message that waits, its one record)."""
-    message = message_from_proto(work.messages_list[0])
-    run_id = message.metadata.run_id
-    # The leaf of the tree holds the numbers; what is above it, the head of the message, came already.
-    *_, leaf = [part.object_id for part in iterate_object_tree(work.message_object_trees[0]) if not part.children]
+    try:
+        message = message_from_proto(work.messages_list[0])
+        run_id = message.metadata.run_id
+        # The leaf of the tree holds the numbers; what is above it, the head of the message, came already.
+        *_, leaf = [part.object_id for part in iterate_object_tree(work.message_object_trees[0]) if not part.children]
+    except Exception as error:  # whatever a server may have made up
+        raise MessageError("wrong type", f"it is not made as agreed on ({type(error).__name__}: {error})") from error
     pulled = client.PullObject(PullObjectRequest(node=node, run_id=run_id, object_id=leaf))
     client.ConfirmMessageReceived(
         ConfirmMessageReceivedRequest(node=node, run_id=run_id, message_object_id=message.metadata.message_id)
@@ -200,14 +229,18 @@ def send_reply(
     tree = get_object_tree(reply)
     run_id = message.metadata.run_id
     bare = remove_content_from_message(reply) if reply.has_content() else reply
-    response = client.PushMessages(
-        PushMessagesRequest(
-            node=node,
-            messages_list=[message_to_proto(bare)],
-            message_object_trees=[tree],
-            clientapp_runtime_list=[seconds],
-        )
+    push = PushMessagesRequest(
+        node=node,
+        messages_list=[message_to_proto(bare)],
+        message_object_trees=[tree],
+        clientapp_runtime_list=[seconds],
     )
+    try:
+        response = client.PushMessages(push)
+    except httpx.HTTPStatusError as error:
+        if error.response.status_code == httpx.codes.CONFLICT:
+            return False
+        raise
     for key in response.objects_to_push:
         request = PushObjectRequest(
             node=node, run_id=run_id, session_id=response.session_id, object_id=key, object_content=contents[key]
