@@ -8,6 +8,7 @@ from fedpg.theory.fits import excess_exponent, exponent, means, quantity
 from fedpg.theory.lab import (
     AGENTS,
     BUILT_IN,
+    CONTROLS,
     SHARE,
     Note,
     Result,
@@ -18,6 +19,7 @@ from fedpg.theory.lab import (
     constants_of,
     curve,
     rounded,
+    run_exactly,
     run_until,
     sizes_of,
 )
@@ -25,36 +27,40 @@ from fedpg.theory.mdp import MDPS
 from fedpg.theory.runs import compile_lab, make_lab
 from fedpg.theory.search import AIMS
 
-METHODS = ("reinforce", "gpomdp", "svrpg", "fedpg-br")
 PAPER_EXPONENTS = {"reinforce": 2.0, "gpomdp": 2.0, "svrpg": 5 / 3, "fedpg-br": 5 / 3}
+METHODS = (*PAPER_EXPONENTS, *CONTROLS)
 
 # --- trajectories against epsilon, one agent
 
 
 def experiment_epsilon(scale: Scale, note: Note) -> Result:
-    """Trajectories until E||grad J||^2 <= epsilon against epsilon, K = 1, for the four methods of Table 1."""
+    """Trajectories until E||grad J||^2 <= epsilon against epsilon, K = 1: Table 1's methods and two controls."""
     rows: list[Result] = []
     fits: list[Result] = []
     measured: Result = {}
     done, total = 0, sum(count for _, count in scale.halvings) * len(METHODS)
-    for name, count in scale.halvings:
+    for i, (name, count) in enumerate(scale.halvings):
         mdp = MDPS[name]()
         known = {e: constants_of(name, e) for e in ("gpomdp", "reinforce")}
         measured[name] = {kind: constants._asdict() for kind, constants in known.items()}
         for method in METHODS:
             kind = "reinforce" if method == "reinforce" else "gpomdp"
             lab, constants = make_lab(mdp, estimator=kind), known[kind]
-            epsilons = [constants.steepest / 3 / 2**i for i in range(count)]
+            epsilons = [constants.steepest / 3 / 2**halved for halved in range(count)]
             chosen = [round(constants.variance / (SHARE * epsilon)) for epsilon in epsilons]
             advance = compile_lab(lab, scale.repetitions, 256, max(chosen) if method == "svrpg" else 1)
             uniform, last = [], []
             for batch, epsilon in zip(chosen, epsilons, strict=True):
                 where = f"{name}, {method}, epsilon {epsilon:.3g}"
                 base = done
-                runs = run_until(
-                    advance, lab, sizes_of(method, batch, constants), epsilon, scale, 1,
-                    lambda share: note((base + share) / total, where),  # noqa: B023
-                )  # fmt: skip
+                sizes = sizes_of(method, batch, constants)
+                if method == "no noise":
+                    runs = run_exactly(mdp, sizes, scale.rounds)
+                else:
+                    runs = run_until(
+                        advance, lab, sizes, epsilon, scale, 100 + i,  # the MDPs do not share their draws
+                        lambda share: note((base + share) / total, where),  # noqa: B023
+                    )  # fmt: skip
                 done += 1
                 uniform.append(runs.hits(epsilon, server=True))
                 last.append(runs.hits(epsilon, average=False, server=True))
@@ -77,7 +83,7 @@ def experiment_epsilon(scale: Scale, note: Note) -> Result:
                     "method": method,
                     "uniform": as_json(exponent(inverse, uniform)),
                     "last": as_json(exponent(inverse, last)),
-                    "paper": PAPER_EXPONENTS[method],
+                    "paper": PAPER_EXPONENTS.get(method),
                 }
             )
     return {"rows": rows, "fits": fits, "constants": measured}
