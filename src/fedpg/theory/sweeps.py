@@ -2,8 +2,9 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from fedpg.theory.effective import calibrated_sigma
+from fedpg.theory.effective import Effective, calibrated_sigma
 from fedpg.theory.fits import excess_exponent, exponent, means, quantity
 from fedpg.theory.lab import (
     AGENTS,
@@ -23,7 +24,7 @@ from fedpg.theory.lab import (
     run_until,
     sizes_of,
 )
-from fedpg.theory.mdp import MDPS
+from fedpg.theory.mdp import MDPS, Tabular
 from fedpg.theory.runs import compile_lab, make_lab
 from fedpg.theory.search import AIMS
 
@@ -92,13 +93,18 @@ def experiment_epsilon(scale: Scale, note: Note) -> Result:
 # --- trajectories against K, all honest
 
 
+def no_noise(mdp: Tabular, batch: int, constants: Effective, epsilon: float, scale: Scale) -> np.ndarray:
+    """The control without noise: trajectories of an agent until epsilon."""
+    return run_exactly(mdp, sizes_of("no noise", batch, constants), scale.rounds).hits(epsilon)
+
+
 def experiment_agents(scale: Scale, note: Note) -> Result:
     """Trajectories per agent until epsilon against K, all honest, FedPG-BR with its filter at work."""
     mdp = MDPS["chain"]()
     constants = constants_of("chain")
     epsilon = constants.variance / (SHARE * scale.one_agent)
     rows: list[Result] = []
-    hits = []
+    hits, exact = [], []
     for i, agents in enumerate(scale.agents):
         batch = max(1, round(scale.one_agent / agents))
         lab = make_lab(mdp, agents=agents, alpha=0.0)
@@ -109,6 +115,7 @@ def experiment_agents(scale: Scale, note: Note) -> Result:
             lambda share: note((i + share) / len(scale.agents), f"K = {agents}, B = {batch}"),  # noqa: B023
         )  # fmt: skip
         hits.append(runs.hits(epsilon))
+        exact.append(no_noise(mdp, batch, constants, epsilon, scale))
         rows.append(
             {
                 "agents": agents,
@@ -116,13 +123,15 @@ def experiment_agents(scale: Scale, note: Note) -> Result:
                 "rounds": len(runs.gradient),
                 "per_agent": as_json(quantity(hits[-1])),
                 "last": as_json(quantity(runs.hits(epsilon, average=False))),
+                "no_noise": as_json(quantity(exact[-1])),
                 "accepted": rounded(float(runs.judged.honest.mean())),
                 "error": as_json(quantity(means(runs.judged.error.mean(axis=0)))),
                 "curve": curve(runs),
             }
         )
     allowed = [i for i, row in enumerate(rows) if row["batch"] >= 16]
-    fits = {"all": as_json(exponent(scale.agents, hits)), "paper": -2 / 3}
+    fits: Result = {"all": as_json(exponent(scale.agents, hits)), "paper": -2 / 3}
+    fits["no noise"] = as_json(exponent(scale.agents, exact))
     if len(allowed) > 1:
         fits["B >= 16"] = as_json(exponent([scale.agents[i] for i in allowed], [hits[i] for i in allowed]))
     return {"epsilon": rounded(epsilon), "rows": rows, "fits": fits, "constants": constants._asdict()}
