@@ -1,17 +1,19 @@
 """The bound: numbers worked out by hand, what it grows and falls with, each condition both ways."""
 
 import dataclasses
+import io
 import math
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 
 from fedpg.aggregators import concentration
 from fedpg.config import ConfigError
 from fedpg.theory import Setting, conditions, constants, paper_violations, plan, step_of, terms
 from fedpg.theory.bound import delta_of, smallest_batch
-from fedpg.theory.report import what_if
+from fedpg.theory.report import print_report, what_if
 
 # H = 2 and 1 / (1 - gamma) = 2, so that everything can be worked out on paper; V = 2 log(2K / delta) = 6.
 HAND = Setting(
@@ -209,6 +211,7 @@ def test_what_the_papers_own_experiments_violate():
         ({"sigma": math.nan}, "sigma"),
         ({"G": math.inf}, "G"),
         ({"delta": 1.0}, "delta"),
+        ({"delta": 1e-320}, "delta"),
         ({"gap": -1.0}, "gap"),
         ({"R": 0.0}, "R"),
     ],
@@ -216,6 +219,51 @@ def test_what_the_papers_own_experiments_violate():
 def test_what_cannot_be_is_refused_by_name(changes: dict[str, float], named: str):
     with pytest.raises(ConfigError, match=named):
         terms(dataclasses.replace(TABULAR, **changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "epsilon"),
+    [({}, 1e-300), ({"G": 1e200}, 0.1), ({"step": 1e300}, 0.1), ({"R": 1e-200}, 0.1), ({"agents": 10**400}, 0.1)],
+)
+def test_numbers_that_cannot_be_computed_with_are_refused(changes: dict[str, float], epsilon: float):
+    setting = dataclasses.replace(TABULAR, **changes)
+    with pytest.raises(ConfigError, match="too large or too small"):
+        print_report(Console(quiet=True), setting, epsilon, "")
+
+
+positive = st.floats(min_value=0, exclude_min=True, allow_infinity=False)
+
+
+@given(positive, positive, positive, positive, positive, st.floats(1e-320, 0.999))
+def test_any_numbers_give_numbers_or_a_plain_refusal(
+    g: float, r: float, sigma: float, step: float, epsilon: float, delta: float
+):
+    setting = dataclasses.replace(TABULAR, G=g, R=r, sigma=sigma, step=step, delta=delta)
+    try:
+        found = (*constants(setting), *terms(setting), *plan(setting, epsilon), *(c.left for c in conditions(setting)))
+    except ConfigError:
+        return
+    assert not any(math.isnan(x) for x in found)
+
+
+@pytest.mark.parametrize("agents", [10, 6, 1000])
+@pytest.mark.parametrize("epsilon", [10.0, 0.1, 1e-9])
+def test_the_answer_fits_a_narrow_terminal(agents: int, epsilon: float):
+    console = Console(width=80, record=True, file=io.StringIO())
+    print_report(console, dataclasses.replace(TABULAR, agents=agents), epsilon, "as given")
+    said = console.export_text()
+    assert "…" not in said
+    assert max(map(len, said.splitlines())) <= 80
+    assert ("nothing is promised" in said) is (agents == 6)
+
+
+def test_the_report_names_what_does_not_hold_for_its_own_plan():
+    console = Console(width=400, record=True, file=io.StringIO())
+    print_report(console, TABULAR, 0.1, "as given")
+    (line,) = (line for line in console.export_text().splitlines() if "do not hold" in line)
+    there = dataclasses.replace(TABULAR, batch=plan(TABULAR, 0.1).batch)
+    for condition in conditions(there):
+        assert (condition.formula in line) is not condition.holds
 
 
 @pytest.mark.parametrize("epsilon", [0.0, -1.0, math.nan, math.inf])

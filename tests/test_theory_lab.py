@@ -18,10 +18,10 @@ from fedpg.config import ConfigError
 from fedpg.storage import StorageError
 from fedpg.theory import Measured, figures, measure, study
 from fedpg.theory.effective import deviations
-from fedpg.theory.fits import excess_exponent, exponent, hitting, means, quantity, slope
-from fedpg.theory.lab import QUICK, Scale, attackers, sizes_of
+from fedpg.theory.fits import binomial, excess_exponent, exponent, hitting, means, quantity, slope
+from fedpg.theory.lab import QUICK, Scale, attackers, run_exactly, sizes_of
 from fedpg.theory.mdp import MDPS, exact_gradient
-from fedpg.theory.report import TABLES
+from fedpg.theory.report import lab_tables
 from fedpg.theory.rules import lemma_bound
 from fedpg.theory.runs import DELTA, Sizes, aggregate, compile_aggregate, compile_lab, judged, make_lab, one_round
 
@@ -76,7 +76,22 @@ def test_the_sizes_are_those_of_the_rule():
     assert (fedpg.batch, fedpg.minibatch, fedpg.fixed) == (64, 1, 0)
     assert fedpg.step == pytest.approx(1 / (2 * 2 ** (1 / 3) * 16))
     assert sizes_of("svrpg", 64, known) == Sizes(64, 16, 0.25, 4)
+    # The controls go as far in a round as B steps of FedPG-BR.
+    assert sizes_of("no correction", 64, known) == sizes_of("no noise", 64, known)
+    assert sizes_of("no noise", 64, known) == Sizes(64, 1, pytest.approx(64 * fedpg.step), 1)
     assert sizes_of("gpomdp", 64, known) == sizes_of("reinforce", 64, known) == Sizes(64, 1, 2.0, 1)
+
+
+def test_the_control_without_noise_is_exact_ascent():
+    runs = run_exactly(CHAIN, Sizes(64, 1, 2.0, 1), 3, substeps=2)
+    theta = THETA
+    for i in range(6):
+        theta = theta + exact_gradient(CHAIN, theta)
+        if i % 2:
+            assert runs.gradient[i // 2, 0] == pytest.approx(
+                float(jnp.sum(exact_gradient(CHAIN, theta) ** 2)), rel=1e-4
+            )
+    assert runs.agent.ravel().tolist() == runs.server.ravel().tolist() == [64, 128, 192]
 
 
 # --- attacks that search
@@ -154,6 +169,20 @@ def test_a_bootstrap_interval_holds_the_mean_as_often_as_it_says():
     assert 0.82 < held / 300 < 0.95  # 90%, a little less with 30 values
 
 
+def test_a_share_has_an_exact_interval():
+    # The ends are where the binomial's tail is 5%; and what was never seen may still be.
+    share, low, high = binomial(3, 20)
+
+    def tail(p: float, counts: range) -> float:
+        return sum(math.comb(20, k) * p**k * (1 - p) ** (20 - k) for k in counts)
+
+    assert share == 0.15
+    assert tail(low, range(3, 21)) == pytest.approx(0.05)
+    assert tail(high, range(4)) == pytest.approx(0.05)
+    assert binomial(0, 512) == (0, 0, pytest.approx(1 - 0.05 ** (1 / 512)))
+    assert binomial(512, 512) == (1, pytest.approx(0.05 ** (1 / 512)), 1)
+
+
 # --- what is measured of a policy
 
 
@@ -221,10 +250,24 @@ def test_results_of_another_scale_or_damaged_ones_are_not_taken(counted: list[st
     study.run_lab(tmp_path, quick=True, only=["rules"], quiet=True)
     with pytest.raises(ConfigError, match="other repetitions"):
         study.run_lab(tmp_path, only=["rules"], quiet=True)
-    for text in ("{", "[]", '{"format": 1, "experiment": "agents", "scale": {}, "result": {}}'):
+    for text in ("{", "[]", _stored(None), '{"format": 1, "experiment": "agents", "scale": {}, "result": {}}'):
         (tmp_path / "rules.json").write_text(text)
         with pytest.raises(StorageError, match="damaged"):
             study.run_lab(tmp_path, quick=True, only=["rules"], quiet=True)
+
+
+def _stored(result: Any) -> str:
+    return json.dumps({"format": 1, "experiment": "rules", "scale": study._plain(QUICK), "result": result})
+
+
+@pytest.mark.parametrize("result", [{}, {"rows": [{"mdp": "chain"}], "fits": []}, "no interval"])
+def test_a_stored_result_without_its_parts_is_named(result: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    if result == "no interval":
+        result = study.read_result(RESULTS, "rules", Scale())
+        result["rows"][0]["dropped"] = [1.0, None, None]
+    (tmp_path / "rules.json").write_text(_stored(result))
+    assert main(["theory", "lab", "--quick", "--only", "rules", "--out", str(tmp_path)]) == 2
+    assert f"{tmp_path / 'rules.json'} is damaged" in capsys.readouterr().err
 
 
 def test_an_unknown_experiment_is_refused(tmp_path: Path):
@@ -255,7 +298,7 @@ def test_the_lab_runs_from_the_command_line(
 def test_the_stored_results_are_of_the_full_lab_and_can_be_drawn(name: str, tmp_path: Path):
     result = study.read_result(RESULTS, name, Scale())
     assert figures.draw(tmp_path, name, result).stat().st_size > 10_000
-    assert TABLES[name](result)[2]
+    assert all(table.row_count for table in lab_tables(name, result))
     assert (RESULTS / f"{name}.json").stat().st_size < 200_000
     assert f"results/theory/{name}.png" in DOC.read_text()
 
@@ -264,7 +307,9 @@ def test_the_document_has_the_measured_exponents():
     text = " ".join(DOC.read_text().split())
     for fit in study.read_result(RESULTS, "epsilon", Scale())["fits"]:
         value, low, high = fit["uniform"]
-        assert f"{value:.2f} [{low:.2f}, {high:.2f}]" in text, (fit["mdp"], fit["method"])
+        cell = f"{value:.2f} [{low:.2f}, {high:.2f}]" if low < high else f"| {value:.2f} |"
+        assert cell in text, (fit["mdp"], fit["method"])
+    assert f"{study.read_result(RESULTS, 'agents', Scale())['fits']['no noise'][0]:.2f}" in text
     for name, key in (("agents", "all"), ("alpha", "trajectories"), ("alpha", "error")):
         value, low, high = study.read_result(RESULTS, name, Scale())["fits"][key]
         assert f"{value:.2f} [{low:.2f}, {high:.2f}]" in text, (name, key)
@@ -282,6 +327,7 @@ def test_the_command_says_what_the_theorem_promises(capsys: pytest.CaptureFixtur
     assert main(["theory", *GIVEN]) == 0
     captured = capsys.readouterr()
     assert captured.err == ""  # all is given, nothing is measured
+    assert "1, 0, 0.1" in captured.out  # R, the baseline, W
     for word in ("Psi", "optimisation", "Byzantine", "violated", "holds", "10 agents more", "3 more lie", "one alone"):
         assert word in captured.out
 
@@ -309,6 +355,10 @@ def test_the_command_measures_what_is_not_given(monkeypatch: pytest.MonkeyPatch,
         (["--discount", "1"], "discount"),
         (["--agents", "0"], "agents"),
         (["--sigma", "nan"], "sigma"),
+        (["--run", "nowhere"], "--run"),  # nothing is left to measure
+        (["--task", "HalfCheetah-v5"], "--task"),
+        (["--trajectories", "5"], "--trajectories"),
+        (["--seed", "1"], "--seed"),
     ],
 )
 def test_the_command_refuses_what_cannot_be(words: list[str], named: str, capsys: pytest.CaptureFixture[str]):

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from fedpg.cli.arguments import check_positive, check_seed, load_policy_of
 from fedpg.config import ConfigError, renamed
+from fedpg.storage import StorageError
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,8 @@ class Theory:
     """The largest reward."""
     W: float | None = None
     """The bound on the variance of importance weights."""
+    baseline: float | None = None
+    """The largest baseline |C_b|; by default as measured, or 0 where nothing is."""
     gap: float | None = None
     """J* - J(theta_0); by default the most that rewards up to R allow, less what the policy has."""
     trajectories: int = 64
@@ -118,9 +121,14 @@ def run_theory(command: Theory) -> int:
 
 def _constants(command: Theory) -> tuple[dict[str, Any], str]:
     """What depends on policy and task: as given, or else measured; and a line that says where it is from."""
-    names = ("batch", "horizon", "discount", "sigma", "G", "M", "R", "W", "gap")
+    names = ("batch", "horizon", "discount", "sigma", "G", "M", "R", "W", "baseline", "gap")
     given = {name: getattr(command, name) for name in names if getattr(command, name) is not None}
     if all(name in given for name in ("horizon", "discount", "sigma", "G", "M", "R", "W")):
+        for name in ("run", "task", "trajectories", "seed"):
+            if getattr(command, name) != getattr(Theory, name):
+                raise ConfigError(
+                    f"--{name} says what to measure, but every constant is given: leave out --{name}, or a constant"
+                )
         return {"batch": 16} | given, "as given"
     import jax
 
@@ -164,13 +172,19 @@ def _constants(command: Theory) -> tuple[dict[str, Any], str]:
 
 def run_theory_lab(command: Lab) -> int:
     from fedpg.theory.figures import draw
-    from fedpg.theory.report import print_lab
+    from fedpg.theory.report import lab_tables
     from fedpg.theory.study import run_lab
 
     results = run_lab(command.out, command.quick, command.only, command.quiet)
-    pictures = [draw(command.out, name, result) for name, result in results.items()]
-    console = Console()
+    console, pictures = Console(), []
     for name, result in results.items():
-        print_lab(console, name, result)
+        try:
+            tables = lab_tables(name, result)
+            pictures.append(draw(command.out, name, result))
+        except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+            path = command.out / f"{name}.json"
+            raise StorageError(f"{path} is damaged ({error!r}): delete it, and run again") from error
+        for table in tables:
+            console.print(table)
     console.print(f"results and pictures: {command.out} ({', '.join(path.name for path in pictures)})", highlight=False)
     return 0

@@ -1,15 +1,25 @@
 """Theorem 1 as functions: its constants, its three terms, what it asks for, and the trajectories it promises."""
 
 import dataclasses
+import functools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, ParamSpec, TypeVar
 
 from fedpg.aggregators import concentration
 from fedpg.config import TASKS, Config, ConfigError, make_config
 
 FACTOR = 4.0
 """The factor of the whole bound that the appendix adds in red; the proceedings have 1."""
+SMALLEST_DELTA = 1e-300
+"""Below it 1 / delta is infinite."""
+HUGE = 1e150
+"""Products of two numbers below it are finite."""
+TOO_FAR = "these constants are too large or too small to compute with"
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -110,6 +120,23 @@ class Condition(NamedTuple):
         return self.left <= self.right * (1 + 1e-12)  # a step or a delta that is exactly the largest allowed
 
 
+def computable(function: Callable[P, T]) -> Callable[P, T]:
+    """The same function, with a ConfigError where numbers become infinite, or zero under a fraction."""
+
+    @functools.wraps(function)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            found = function(*args, **kwargs)
+        except (OverflowError, ZeroDivisionError) as error:
+            raise ConfigError(TOO_FAR) from error
+        if isinstance(found, Constants | Terms | Plan) and not all(0 <= x < HUGE for x in found):
+            raise ConfigError(TOO_FAR)
+        return found
+
+    return wrapped
+
+
+@computable
 def check(setting: Setting) -> Setting:
     """The same setting, or a ConfigError that says what cannot be."""
     s = setting
@@ -125,7 +152,10 @@ def check(setting: Setting) -> Setting:
         (s.minibatch >= 1, f"minibatch must be 1 or more, not {s.minibatch}"),
         (s.horizon >= 1, f"horizon must be 1 or more, not {s.horizon}"),
         (0 < s.discount < 1, f"discount must be between 0 and 1, not {s.discount}: the constants have 1 / (1 - gamma)"),
-        (s.delta is None or 0 < s.delta < 1, f"delta must be between 0 and 1, not {s.delta}"),
+        (
+            s.delta is None or SMALLEST_DELTA <= s.delta < 1,
+            f"delta must be in [{SMALLEST_DELTA:g}, 1), not {s.delta}",
+        ),
         (s.step is None or s.step > 0, f"step must be positive, not {s.step}"),
         (s.sigma > 0, f"sigma must be positive, not {s.sigma}"),
         (s.G > 0 and s.M > 0, f"G and M must be positive, not {s.G} and {s.M}"),
@@ -139,6 +169,7 @@ def check(setting: Setting) -> Setting:
     return s
 
 
+@computable
 def constants(setting: Setting) -> Constants:
     """The proposition on smoothness and the lemma on importance weights, as formulas."""
     s, long = check(setting), 1 / (1 - setting.discount)
@@ -155,6 +186,7 @@ def delta_of(setting: Setting) -> float:
     return setting.delta if setting.delta is not None else 1 / (5 * setting.agents * setting.batch)
 
 
+@computable
 def step_of(setting: Setting) -> float:
     """eta as given, or the largest that the theorem allows."""
     largest = 1 / (2 * constants(setting).Psi * setting.batch ** (2 / 3))
@@ -175,6 +207,7 @@ def variance(setting: Setting) -> float:
     return FACTOR * s.sigma**2 * (8 / s.agents + 96 * s.alpha**2 * v) / (1 - s.alpha) ** 2
 
 
+@computable
 def terms(setting: Setting) -> Terms:
     """The three terms of Theorem 1; a smaller step than the largest takes 1 / (eta B) in place of 2 Psi / B^(1/3)."""
     s = check(setting)
@@ -187,6 +220,7 @@ def terms(setting: Setting) -> Terms:
     )
 
 
+@computable
 def smallest_batch(setting: Setting) -> int:
     """The smallest B with B >= 16 (the proof), B >= 4 Phi / L^2 and B >= 2 log(2K/delta) (the theorem)."""
     c = constants(setting)
@@ -196,6 +230,7 @@ def smallest_batch(setting: Setting) -> int:
     return batch
 
 
+@computable
 def plan(setting: Setting, epsilon: float) -> Plan:
     """The fewest trajectories per agent for which the bound is epsilon.
 
@@ -217,6 +252,7 @@ def plan(setting: Setting, epsilon: float) -> Plan:
     return Plan(epsilon, s.batch, max(1, math.ceil(first / left)), step_of(s), delta_of(s), floor)
 
 
+@computable
 def conditions(setting: Setting) -> list[Condition]:
     """What Theorem 1 and its proof ask for, with both sides.
 

@@ -13,6 +13,7 @@ from fedpg.theory.fits import slope
 from fedpg.theory.lab import Result
 
 COLOURS = {"reinforce": "#8d99ae", "gpomdp": "#2a6f97", "svrpg": "#e09f3e", "fedpg-br": "#c1121f"}
+CONTROL_COLOURS = {"no correction": "#606c38", "no noise": "#000000"}
 BLUE, RED, GREY = "#2a6f97", "#c1121f", "#6c757d"
 
 
@@ -63,8 +64,11 @@ def _name(axes: Any, x: str, y: str, title: str) -> None:
 
 
 def _exponent(cell: Any) -> str:
+    """With its interval, if it has any: what is exact has none."""
     value, low, high = cell
-    return "–" if value is None else f"{value:.2f} [{low:.2f}, {high:.2f}]"
+    if value is None:
+        return "–"
+    return f"{value:.2f}" if low == high else f"{value:.2f} [{low:.2f}, {high:.2f}]"
 
 
 def draw_epsilon(result: Result) -> Figure:
@@ -76,6 +80,9 @@ def draw_epsilon(result: Result) -> Figure:
             rows = [r for r in result["rows"] if r["mdp"] == mdp and r["method"] == fit["method"]]
             x = [1 / r["epsilon"] for r in rows]
             label = f"{fit['method']}: {_exponent(fit['uniform'])}"
+            if fit["paper"] is None:
+                _points(axes, x, [r["uniform"] for r in rows], CONTROL_COLOURS[fit["method"]], label, "_")
+                continue
             _points(axes, x, [r["uniform"] for r in rows], COLOURS[fit["method"]], label)
             if rows[-1]["uniform"][0] is not None:
                 paper = f"slope {fit['paper']:.3g} of Table 1" if fit["method"] in ("gpomdp", "fedpg-br") else ""
@@ -96,6 +103,7 @@ def draw_agents(result: Result) -> Figure:
     rows, fits = result["rows"], result["fits"]
     k = [r["agents"] for r in rows]
     _points(left, k, [r["per_agent"] for r in rows], BLUE, f"measured: {_exponent(fits['all'])}")
+    _points(left, k, [r["no_noise"] for r in rows], GREY, f"no noise: {_exponent(fits['no noise'])}", "_")
     small = [r for r in rows if r["batch"] < 16]
     if small:
         _points(
@@ -193,17 +201,18 @@ def draw_error(result: Result) -> Figure:
 
 
 def draw_rules(result: Result) -> Figure:
-    """How often R1 fails, by delta and sigma; and whom the filters drop."""
-    figure, (left, right) = _figure(2, 5.4)
+    """How often a reply is too far off and R1 fails, by delta and sigma; and whom the filters drop."""
+    figure, (left, middle, right) = _figure(3, 4.8)
     shades = np.linspace(0.25, 1.0, len(result["failures"]))
-    for row, shade in zip(result["failures"], shades, strict=True):
-        x, y = np.array(row["sigma_over_rms"][:-1]), np.array(row["fails"][:-1])
-        line = left.plot(x, y, color=BLUE, alpha=shade, lw=1.5, label=f"delta = {row['delta']:g}")[0]
-        left.axhline(row["delta"], color=line.get_color(), alpha=0.5 * shade, lw=0.8, ls=":")
-    left.axvline(1.0, color=GREY, lw=1)
-    _name(left, "sigma / root mean square of ||g - grad J||", "share of rounds, an honest agent lost",
-          f"R1, {result['agents']} honest agents, B = {result['batch']} (dotted: delta)")  # fmt: skip
-    left.set_xscale("log")
+    for axes, event, what in ((left, "outside", "a reply beyond sigma sqrt(V/B)"), (middle, "fails", "R1 fails")):
+        for row, shade in zip(result["failures"], shades, strict=True):
+            x, y = np.array(row["sigma_over_rms"][:-1]), np.array(row[event][:-1])
+            axes.plot(x, y, color=BLUE, alpha=shade, lw=1.5, label=f"delta = {row['delta']:g}")
+            axes.axhline(row["delta"], color=BLUE, alpha=0.5 * shade, lw=0.8, ls=":")
+        axes.axvline(1.0, color=GREY, lw=1)
+        _name(axes, "sigma / root mean square of ||g - grad J||", f"share of rounds: {what}",
+              f"{result['agents']} honest agents, B = {result['batch']} (dotted: delta)")  # fmt: skip
+        axes.set_xscale("log")
     attacks = list(dict.fromkeys(row["attack"] for row in result["rows"]))
     wanted = [
         ("tight", "fedpg", BLUE),

@@ -4,12 +4,13 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+from scipy.special import betaincinv  # type: ignore[import-untyped]
 
 BOOTSTRAP = 400
 
 
 class Estimate(NamedTuple):
-    """A number with its 90% bootstrap interval."""
+    """A number with its 90% interval, by bootstrap unless it is a share."""
 
     value: float
     low: float
@@ -20,6 +21,16 @@ def estimate(value: float, draws: np.ndarray) -> Estimate:
     """The value, with the 5% and 95% quantiles of its bootstrap draws."""
     low, high = np.nanquantile(draws, [0.05, 0.95])
     return Estimate(float(value), float(low), float(high))
+
+
+def binomial(count: int, rounds: int) -> Estimate:
+    """A share of independent rounds, with its exact 90% interval (Clopper and Pearson).
+
+    The bootstrap of something that was never seen is [0, 0]; this one is [0, 1 - 0.05^(1/n)], about 3/n.
+    """
+    low = betaincinv(count, rounds - count + 1, 0.05) if count else 0.0
+    high = betaincinv(count + 1, rounds - count, 0.95) if count < rounds else 1.0
+    return Estimate(count / rounds, float(low), float(high))
 
 
 def resamples(repetitions: int, seed: int = 0) -> np.ndarray:

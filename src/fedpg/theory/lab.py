@@ -5,6 +5,9 @@ One rule sets every size, for all methods and all points. B is such that the agg
 the measured variance in place of the bound's. Steps are those of each method's theory with the measured constants
 (`fedpg.theory.effective`): 1/L for plain policy gradient; min(1/L, 1/(2 sqrt Phi)) for SVRPG with N = B^(1/3) and
 b = B^(2/3); 1/(2 Psi B^(2/3)) for FedPG-BR with b = 1 and geometric N, as Theorem 1 has it.
+
+Two controls go as far in a round as FedPG-BR does in the mean, B steps of that size: "no correction" takes them as one
+plain step of B^(1/3)/(2 Psi), "no noise" as exact ascent. What they share with FedPG-BR comes from the sizes alone.
 """
 
 import functools
@@ -20,7 +23,7 @@ from jax import Array
 from fedpg.attacks import ATTACKS
 from fedpg.theory.effective import POINTS, Effective, effective
 from fedpg.theory.fits import Estimate, hitting
-from fedpg.theory.mdp import MDPS, Tabular
+from fedpg.theory.mdp import MDPS, Tabular, ascent, exact_gradient
 from fedpg.theory.runs import Advance, Judged, Lab, Outcome, Sizes, compile_aggregate, make_lab
 from fedpg.theory.search import AIMS, search
 
@@ -60,6 +63,9 @@ QUICK = Scale(
 )
 
 
+CONTROLS = ("no correction", "no noise")
+
+
 def sizes_of(method: str, batch: int, constants: Effective, sigma: float = math.inf) -> Sizes:
     """The sizes of a method, by the rule."""
     plain = 1 / constants.smoothness
@@ -68,6 +74,8 @@ def sizes_of(method: str, batch: int, constants: Effective, sigma: float = math.
     if method == "svrpg":
         step = min(plain, 1 / (2 * math.sqrt(constants.correction)))
         return Sizes(batch, round(batch ** (2 / 3)), step, round(batch ** (1 / 3)), sigma)
+    if method in CONTROLS:
+        return Sizes(batch, 1, batch ** (1 / 3) / (2 * constants.psi), 1, sigma)
     return Sizes(batch, 1, plain, 1, sigma)
 
 
@@ -112,6 +120,15 @@ def run_until(
     if int(sizes.fixed) == 1:
         server = 0 * server  # plain policy gradient has no inner loop
     return Runs(done.gradient, rounds * int(sizes.batch), server, done.judged)
+
+
+def run_exactly(mdp: Tabular, sizes: Sizes, rounds: int, substeps: int = 16) -> Runs:
+    """Exact ascent, as far in a round as the sizes say, in small steps; an agent and the server would take B each."""
+    path = ascent(mdp, float(sizes.step) / substeps, rounds * substeps + 1)[substeps::substeps]  # [T, S, A]
+    gradient = np.asarray(jax.lax.map(lambda theta: jnp.sum(exact_gradient(mdp, theta) ** 2), path))[:, None]
+    taken = np.arange(1, rounds + 1)[:, None] * float(sizes.batch)
+    zero = np.zeros_like(gradient)
+    return Runs(gradient, taken, taken, Judged(error=zero, honest=zero + 1, liars=zero, rule=zero))
 
 
 def curve(runs: Runs, points: int = 60) -> list[list[float]]:

@@ -8,26 +8,38 @@ from rich.table import Table
 
 from fedpg.config import TASKS
 from fedpg.theory.bound import Plan, Setting, conditions, constants, delta_of, gap_of, plan, step_of, terms
+from fedpg.theory.fits import binomial
 from fedpg.theory.lab import Result
+from fedpg.theory.rules import R1_ROUNDS
 
 
 def print_report(console: Console, setting: Setting, epsilon: float, where: str) -> None:
     """All of `fedpg theory`."""
-    floor = plan(setting, epsilon).floor  # first, since it refuses an epsilon that cannot be
-    console.print(_constants_table(setting))
+    planned = plan(setting, epsilon)
+    there = dataclasses.replace(setting, batch=planned.batch, rounds=planned.rounds, step=None)
+    broken = [c.formula for c in conditions(there) if not c.holds]
+    # All is computed before anything is printed: any of it may refuse the setting.
+    found, bound, asked = _constants_table(setting), _terms_table(setting), _conditions_table(setting)
+    answer = what_if_table(setting, epsilon)
+    console.print(found)
     console.print(f"[dim]{where}[/]", highlight=False)
-    console.print(_terms_table(setting))
-    console.print(_conditions_table(setting))
+    console.print(bound)
+    console.print(asked)
     console.print(
         "[dim]in the paper: its own experiments (K = 10, the table's B and b, delta = 0.6, Adam), on all its tasks or "
         "on the named; ? where that takes the constants of its policies[/]",
         highlight=False,
     )
-    console.print(what_if_table(setting, epsilon))
+    console.print(answer)
     console.print(
-        f"The smallest batch that the theorem allows here is {_n(floor)}. Trajectories are those that make the bound "
-        f"epsilon = {epsilon:g}, with the batch that needs the fewest; in total means all agents and the server.",
+        f"Trajectories are those that make the bound epsilon = {epsilon:g}, with the batch that needs the fewest, and "
+        f"{_n(planned.floor)} at least, for 16 <= B, 4 Phi / L^2 <= B and log(2K/delta) <= B/2; in all means all "
+        "agents and the server.",
+        f"At B = {_n(planned.batch)} and its largest step "
+        + (f"the following do not hold: {'; '.join(broken)}." if broken else "every condition holds."),
+        sep="\n",
         highlight=False,
+        markup=False,
     )
 
 
@@ -112,45 +124,61 @@ def what_if(setting: Setting, epsilon: float) -> list[tuple[str, int, int, Plan 
 def what_if_table(setting: Setting, epsilon: float) -> Table:
     """What does adding ten agents buy me; what do three liars cost me."""
     title = f"Trajectories to E||grad J||^2 <= {epsilon:g}, by the bound"
-    table = Table(title=title, title_justify="left")
-    for name in ("", "K", "liars", "B", "T", "per agent", "in total", "against now"):
-        table.add_column(name, justify="left" if not name else "right", no_wrap=not name)
+    table = Table(title=title, title_justify="left", caption_justify="left")
+    for name in ("", "K", "liars", "B", "T", "each", "in all", "x now"):
+        table.add_column(name, justify="left" if not name else "right", no_wrap=True)
     rows = what_if(setting, epsilon)
     now = rows[0][3]
     assert now is not None  # fewer than half of this federation lie
     for what, agents, liars, found in rows:
         if found is None:
-            table.add_row(what, f"{agents}", f"{liars}", *["half lie:", "nothing", "is", "promised", ""])
+            table.add_row(what, f"{agents}", f"{liars}", *["–"] * 5)
+            table.caption = "–: half of them or more lie, and nothing is promised"
             continue
         ratio = found.per_agent / now.per_agent
-        cells = (_n(found.batch), _n(found.rounds), _n(found.per_agent), _n(found.total(agents)), f"x {ratio:.3g}")
+        cells = (_n(found.batch), _n(found.rounds), _n(found.per_agent), _n(found.total(agents)), _n(ratio, 2))
         table.add_row(what, f"{agents}", f"{liars}", *cells)
     return table
 
 
-def _n(number: int) -> str:
-    return f"{number:,}" if number < 1e6 else f"{number:.2e}"
+def _n(number: float, decimals: int = 0) -> str:
+    """In at most seven characters: 96.20, 56,192 or 1.1e8."""
+    if 10.0**-decimals <= number < 1e5 or number == 0:
+        return f"{number:,.{decimals}f}"
+    mantissa, power = f"{number:.1e}".split("e")
+    return f"{mantissa}e{int(power)}"
 
 
 def _with_interval(cell: Any, digits: int = 3) -> str:
+    """What is exact, or was never seen, has none."""
     value, low, high = cell
-    return "not reached" if value is None else f"{value:.{digits}g} [{low:.{digits}g}, {high:.{digits}g}]"
+    if value is None:
+        return "not reached"
+    return f"{value:.{digits}g}" + (f" [{low:.{digits}g}, {high:.{digits}g}]" if low < high else "")
 
 
-def print_lab(console: Console, name: str, result: Result) -> None:
-    """The fits of an experiment, beside the paper's."""
-    title, columns, rows = TABLES[name](result)
-    table = Table(title=title, title_justify="left")
-    for column in columns:
-        table.add_column(column)
-    for row in rows:
-        table.add_row(*row)
-    console.print(table)
+def lab_tables(name: str, result: Result) -> list[Table]:
+    """What an experiment found, beside the paper's."""
+    tables = []
+    for title, columns, rows in (make(result) for make in TABLES[name]):
+        table = Table(title=title, title_justify="left")
+        for column in columns:
+            table.add_column(column, overflow="fold")
+        for row in rows:
+            table.add_row(*row)
+        tables.append(table)
+    return tables
 
 
 def _epsilon(result: Result) -> Any:
     rows = [
-        (f["mdp"], f["method"], _with_interval(f["uniform"]), f"{f['paper']:.3g}", _with_interval(f["last"]))
+        (
+            f["mdp"],
+            f["method"],
+            _with_interval(f["uniform"]),
+            "–" if f["paper"] is None else f"{f['paper']:.3g}",
+            _with_interval(f["last"]),
+        )
         for f in result["fits"]
     ]
     columns = ("MDP", "method", "exponent of 1/epsilon [90%]", "paper", "of the last policy instead")
@@ -159,12 +187,20 @@ def _epsilon(result: Result) -> Any:
 
 def _agents(result: Result) -> Any:
     rows = [
-        (f"{r['agents']}", f"{r['batch']}", f"{r['rounds']}", _with_interval(r["per_agent"]), f"{r['accepted']:.3g}")
+        (
+            f"{r['agents']}",
+            f"{r['batch']}",
+            f"{r['rounds']}",
+            _with_interval(r["per_agent"]),
+            _with_interval(r["no_noise"]),
+            f"{r['accepted']:.3g}",
+        )
         for r in result["rows"]
     ]
-    fit = _with_interval(result["fits"]["all"])
-    title = f"Trajectories per agent to epsilon = {result['epsilon']:.3g}: exponent of K {fit}, paper -0.667"
-    return title, ("K", "B", "rounds run", "per agent [90%]", "honest accepted"), rows
+    fit, exact = (_with_interval(result["fits"][name]) for name in ("all", "no noise"))
+    what = f"exponent of K {fit}, paper -0.667, no noise {exact}"
+    title = f"Trajectories per agent to epsilon = {result['epsilon']:.3g}: {what}"
+    return title, ("K", "B", "rounds run", "per agent [90%]", "no noise", "honest accepted"), rows
 
 
 def _alpha(result: Result) -> Any:
@@ -201,21 +237,52 @@ def _error(result: Result) -> Any:
     return f"The aggregate's error against its lemma, sigma = {result['sigma']:.3g}", columns, rows
 
 
+def _failures(result: Result) -> Any:
+    rows = []
+    for row in result["failures"]:
+        for i, sigma in ((-2, "root mean square"), (-1, "largest")):
+            seen = (_share(row[event][i], row["draws"]) for event in ("outside", "fails"))
+            rows.append((f"{row['delta']:g}", sigma, *seen))
+    columns = ("delta", "sigma", "a reply beyond sigma sqrt(V/B) [90%]", "R1 fails [90%]")
+    return f"R1: the share of rounds with {result['agents']} honest agents, B = {result['batch']}", columns, rows
+
+
+def _share(share: float, rounds: int) -> str:
+    """With an exact interval, which says how little it says that something was never seen."""
+    value, low, high = (f"{100 * x:.2g}%" for x in binomial(round(share * rounds), rounds))
+    return f"{value} [{low}, {high}]"
+
+
 def _rules(result: Result) -> Any:
+    rounds = result["failures"][0]["draws"] // R1_ROUNDS
     rows = [
         (
             r["attack"],
             r["sigma"],
             r["filter"],
             _with_interval(r["dropped"], 2),
-            f"{r['rounds_with_a_drop']:.3f}",
+            _share(r["rounds_with_a_drop"], rounds),
             f"{r['accepted']:.2f}",
             f"{r['error'][0]:.3g}",
         )
         for r in result["rows"]
     ]
-    columns = ("attack", "sigma", "filter", "honest dropped [90%]", "rounds with one", "Byzantine accepted", "E||e||^2")
+    columns = (
+        "attack",
+        "sigma",
+        "filter",
+        "honest dropped [90%]",
+        "rounds with one [90%]",
+        "liars accepted",
+        "E||e||^2",
+    )
     return f"Whom the filters turn away: K = {result['agents']}, B = {result['batch']}", columns, rows
 
 
-TABLES = {"epsilon": _epsilon, "agents": _agents, "alpha": _alpha, "error": _error, "rules": _rules}
+TABLES = {
+    "epsilon": (_epsilon,),
+    "agents": (_agents,),
+    "alpha": (_alpha,),
+    "error": (_error,),
+    "rules": (_failures, _rules),
+}

@@ -79,6 +79,8 @@ BATCH = 16
 """Its B."""
 PAPER_DELTA = 0.6
 """Its delta."""
+R1_ROUNDS = 8
+"""As many times more rounds tell how often R1 fails as whom the filters turn away: they cost less."""
 
 
 def experiment_rules(scale: Scale, note: Note) -> Result:
@@ -87,7 +89,7 @@ def experiment_rules(scale: Scale, note: Note) -> Result:
     theta = jnp.zeros((mdp.states, mdp.actions))
     known = constants_of("chain", points=(0,))  # of this policy
     note(0.05, "R1 against delta")
-    failures, farthest = _failures(theta, known, 8 * scale.draws)
+    failures, farthest = _failures(theta, known, R1_ROUNDS * scale.draws)
     honest = make_lab(mdp, agents=SMALL, delta=PAPER_DELTA)
     sigmas = {
         "largest": known.largest,  # the assumption's
@@ -122,7 +124,11 @@ def experiment_rules(scale: Scale, note: Note) -> Result:
 
 
 def _failures(theta: Array, known: Effective, draws: int) -> tuple[list[Result], float]:
-    """For each delta: how often R1 loses an honest agent, by sigma; and how far off an honest reply ever was."""
+    """For each delta and sigma: how often R1 fails; and how far off an honest reply ever was.
+
+    `outside` is the event that delta bounds, an honest reply farther than sigma sqrt(V/B) from grad J; `fails` is what
+    may follow, R1 without a majority at its radius 2 sigma sqrt(V/B), or one that loses somebody.
+    """
     honest = make_lab(MDPS["chain"](), agents=SMALL, alpha=0.0)
     keys = jax.random.split(jax.random.key(6), draws)
     gradients = jax.jit(jax.vmap(lambda key: agent_gradients(honest, theta, key, BATCH, BATCH)))(keys)  # [n, K, D]

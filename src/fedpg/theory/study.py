@@ -63,14 +63,14 @@ def read_result(out: Path, name: str, scale: Scale) -> Result:
         stored = json.loads(path.read_text())
         if stored["format"] != FORMAT or stored["experiment"] != name:
             raise ValueError("it is of another kind")
-        measured, result = stored["scale"], stored["result"]
+        measured, result = stored["scale"], dict(stored["result"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise StorageError(f"{path} is damaged ({error}): delete it, and run again") from error
     if measured != _plain(scale):
         raise ConfigError(
             f"{path} was measured with other repetitions or points: give another folder with --out, or delete it"
         )
-    return dict(result)
+    return result
 
 
 def _plain(scale: Scale) -> Any:

@@ -2,12 +2,14 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from fedpg.theory.effective import calibrated_sigma
+from fedpg.theory.effective import Effective, calibrated_sigma
 from fedpg.theory.fits import excess_exponent, exponent, means, quantity
 from fedpg.theory.lab import (
     AGENTS,
     BUILT_IN,
+    CONTROLS,
     SHARE,
     Note,
     Result,
@@ -18,43 +20,48 @@ from fedpg.theory.lab import (
     constants_of,
     curve,
     rounded,
+    run_exactly,
     run_until,
     sizes_of,
 )
-from fedpg.theory.mdp import MDPS
+from fedpg.theory.mdp import MDPS, Tabular
 from fedpg.theory.runs import compile_lab, make_lab
 from fedpg.theory.search import AIMS
 
-METHODS = ("reinforce", "gpomdp", "svrpg", "fedpg-br")
 PAPER_EXPONENTS = {"reinforce": 2.0, "gpomdp": 2.0, "svrpg": 5 / 3, "fedpg-br": 5 / 3}
+METHODS = (*PAPER_EXPONENTS, *CONTROLS)
 
 # --- trajectories against epsilon, one agent
 
 
 def experiment_epsilon(scale: Scale, note: Note) -> Result:
-    """Trajectories until E||grad J||^2 <= epsilon against epsilon, K = 1, for the four methods of Table 1."""
+    """Trajectories until E||grad J||^2 <= epsilon against epsilon, K = 1: Table 1's methods and two controls."""
     rows: list[Result] = []
     fits: list[Result] = []
     measured: Result = {}
     done, total = 0, sum(count for _, count in scale.halvings) * len(METHODS)
-    for name, count in scale.halvings:
+    for i, (name, count) in enumerate(scale.halvings):
         mdp = MDPS[name]()
         known = {e: constants_of(name, e) for e in ("gpomdp", "reinforce")}
         measured[name] = {kind: constants._asdict() for kind, constants in known.items()}
         for method in METHODS:
             kind = "reinforce" if method == "reinforce" else "gpomdp"
             lab, constants = make_lab(mdp, estimator=kind), known[kind]
-            epsilons = [constants.steepest / 3 / 2**i for i in range(count)]
+            epsilons = [constants.steepest / 3 / 2**halved for halved in range(count)]
             chosen = [round(constants.variance / (SHARE * epsilon)) for epsilon in epsilons]
             advance = compile_lab(lab, scale.repetitions, 256, max(chosen) if method == "svrpg" else 1)
             uniform, last = [], []
             for batch, epsilon in zip(chosen, epsilons, strict=True):
                 where = f"{name}, {method}, epsilon {epsilon:.3g}"
                 base = done
-                runs = run_until(
-                    advance, lab, sizes_of(method, batch, constants), epsilon, scale, 1,
-                    lambda share: note((base + share) / total, where),  # noqa: B023
-                )  # fmt: skip
+                sizes = sizes_of(method, batch, constants)
+                if method == "no noise":
+                    runs = run_exactly(mdp, sizes, scale.rounds)
+                else:
+                    runs = run_until(
+                        advance, lab, sizes, epsilon, scale, 100 + i,  # the MDPs do not share their draws
+                        lambda share: note((base + share) / total, where),  # noqa: B023
+                    )  # fmt: skip
                 done += 1
                 uniform.append(runs.hits(epsilon, server=True))
                 last.append(runs.hits(epsilon, average=False, server=True))
@@ -77,7 +84,7 @@ def experiment_epsilon(scale: Scale, note: Note) -> Result:
                     "method": method,
                     "uniform": as_json(exponent(inverse, uniform)),
                     "last": as_json(exponent(inverse, last)),
-                    "paper": PAPER_EXPONENTS[method],
+                    "paper": PAPER_EXPONENTS.get(method),
                 }
             )
     return {"rows": rows, "fits": fits, "constants": measured}
@@ -86,13 +93,18 @@ def experiment_epsilon(scale: Scale, note: Note) -> Result:
 # --- trajectories against K, all honest
 
 
+def no_noise(mdp: Tabular, batch: int, constants: Effective, epsilon: float, scale: Scale) -> np.ndarray:
+    """The control without noise: trajectories of an agent until epsilon."""
+    return run_exactly(mdp, sizes_of("no noise", batch, constants), scale.rounds).hits(epsilon)
+
+
 def experiment_agents(scale: Scale, note: Note) -> Result:
     """Trajectories per agent until epsilon against K, all honest, FedPG-BR with its filter at work."""
     mdp = MDPS["chain"]()
     constants = constants_of("chain")
     epsilon = constants.variance / (SHARE * scale.one_agent)
     rows: list[Result] = []
-    hits = []
+    hits, exact = [], []
     for i, agents in enumerate(scale.agents):
         batch = max(1, round(scale.one_agent / agents))
         lab = make_lab(mdp, agents=agents, alpha=0.0)
@@ -103,6 +115,7 @@ def experiment_agents(scale: Scale, note: Note) -> Result:
             lambda share: note((i + share) / len(scale.agents), f"K = {agents}, B = {batch}"),  # noqa: B023
         )  # fmt: skip
         hits.append(runs.hits(epsilon))
+        exact.append(no_noise(mdp, batch, constants, epsilon, scale))
         rows.append(
             {
                 "agents": agents,
@@ -110,13 +123,15 @@ def experiment_agents(scale: Scale, note: Note) -> Result:
                 "rounds": len(runs.gradient),
                 "per_agent": as_json(quantity(hits[-1])),
                 "last": as_json(quantity(runs.hits(epsilon, average=False))),
+                "no_noise": as_json(quantity(exact[-1])),
                 "accepted": rounded(float(runs.judged.honest.mean())),
                 "error": as_json(quantity(means(runs.judged.error.mean(axis=0)))),
                 "curve": curve(runs),
             }
         )
     allowed = [i for i, row in enumerate(rows) if row["batch"] >= 16]
-    fits = {"all": as_json(exponent(scale.agents, hits)), "paper": -2 / 3}
+    fits: Result = {"all": as_json(exponent(scale.agents, hits)), "paper": -2 / 3}
+    fits["no noise"] = as_json(exponent(scale.agents, exact))
     if len(allowed) > 1:
         fits["B >= 16"] = as_json(exponent([scale.agents[i] for i in allowed], [hits[i] for i in allowed]))
     return {"epsilon": rounded(epsilon), "rows": rows, "fits": fits, "constants": constants._asdict()}
