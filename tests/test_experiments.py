@@ -186,6 +186,14 @@ DAMAGES: dict[str, Callable[[dict[str, Any]], Any]] = {
     "impossible settings": lambda c: c["settings"].update(agents=-1),
     "unknown setting": lambda c: c["settings"].update(colour=1),
     "seed": lambda c: c.update(seed="0"),
+    "seed out of range": lambda c: c.update(seed=-1),
+    "no machine": lambda c: c.pop("hardware"),
+    "a machine without cores": lambda c: c["hardware"].pop("cores"),
+    "endless": lambda c: c.update(seconds=float("inf")),
+    "no time": lambda c: c.update(seconds="2"),
+    "versions": lambda c: c.update(versions={"jax": 1}),
+    "returns that are words": lambda c: c["columns"].update(test_return=["1", "2", "3"]),
+    "fewer than none": lambda c: c["columns"].update(trajectories_total=[-1, 5, 9]),
     "column missing": lambda c: c["columns"].pop("rule"),
     "column short": lambda c: c["columns"]["rule"].pop(),
     "not a number": lambda c: c["columns"].update(test_return=[float("nan")] * 3),
@@ -207,7 +215,19 @@ def test_a_damaged_file_is_named_and_stays_as_it_is(name: str, tmp_path: Path):
     assert path.read_bytes() == before
 
 
-@pytest.mark.parametrize("data", [b"", b"x", gzip.compress(b"[]"), gzip.compress(b"{}")[:-4]])
+def broken_stream() -> bytes:
+    """A gzip file whose compressed bytes are not those of any text."""
+    whole = gzip.compress(bytes(range(256)))
+    return whole[:10] + b"\xff" * 20 + whole[30:]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        *(b"", b"x", gzip.compress(b"[]"), gzip.compress(b"{}")[:-4]),
+        *(broken_stream(), gzip.compress(b"[" * 200_000)),
+    ],
+)
 def test_what_is_no_stored_run_at_all_is_named(data: bytes, tmp_path: Path):
     path = store.save(tmp_path, stored_run())
     path.write_bytes(data)
@@ -219,6 +239,16 @@ def test_a_file_that_unpacks_to_more_than_a_run_can_hold_is_refused(monkeypatch:
     monkeypatch.setattr(store, "LARGEST", 100)
     with pytest.raises(StorageError, match="too large"):
         store.unpack(gzip.compress(b" " * 10_000), Path("x"))
+
+
+def test_saving_a_run_leaves_the_unfinished_files_of_others_alone(tmp_path: Path):
+    folder = store.save(tmp_path, stored_run()).parent
+    mine, other = (folder / f".seed-{seed}.json.gz.abc.unfinished" for seed in (0, 1))
+    for path in (mine, other):
+        path.touch()
+    store.save(tmp_path, stored_run())
+    assert not mine.exists()
+    assert other.exists()
 
 
 def test_a_run_under_another_runs_name_is_refused(tmp_path: Path):
@@ -285,6 +315,13 @@ def test_a_plan_has_what_is_missing_too_short_or_wanted_again():
     assert todo.units == (Unit(config, (1, 3)),)  # compiled: all seeds in one process; the longest of both lengths
     assert todo.wanted == 4
     assert [run.seed for run in todo.old] == [2]
+    # What is of other code is not replaced without a word, however short it is.
+    short = {run.key: run for run in [stored_run(config, 0, length=60, code="before")]}
+    todo = plan([config], [0], short, "now", again=False)
+    assert (todo.units, [run.seed for run in todo.old]) == ((), [0])
+    # What is made again gets as long as it was.
+    todo = plan([half], [2, 3], stored, "now", again=True)
+    assert todo.units == (Unit(config, (2,)), Unit(half, (3,)))
     again = plan([config], [0, 1, 2, 3], stored, "now", again=True)
     assert again.units == (Unit(config, (1, 2, 3)),)
     assert again.old == ()

@@ -120,6 +120,19 @@ def test_finished_runs_are_stored_at_once_and_a_failure_stops_the_others(config:
     assert len(load_all(tmp_path)) == 1
 
 
+def test_a_stored_run_is_never_replaced_by_a_shorter_one(config: Config, tmp_path: Path):
+    from test_experiments import stored_run
+
+    config = dataclasses.replace(config, trajectories=200)
+    for length, expected in ((100, 100), (60, 100), (150, 150)):
+        data = store.pack(stored_run(config, 0, length=length))
+        run_units(
+            [Unit(config, (0,))], lambda unit, share: iter([Event(1.0, "", data)]), 1, tmp_path, {}, threading.Event()
+        )
+        (run,) = load_all(tmp_path).values()
+        assert run.reached == expected
+
+
 def test_the_time_left_shrinks_as_units_report(config: Config):
     units = [Unit(config, (seed,)) for seed in range(4)]
     board = Board(dict.fromkeys(units, 100.0), 2, every=1e9)
@@ -253,6 +266,7 @@ def test_run_folders_are_adopted_as_far_as_they_are_and_the_longer_run_stays(
         (["figure1", "--seeds", "-1"], "seed must be from 0"),
         (["figure1", "--trajectories", "0"], "trajectories must be 1 or more"),
         (["figure1", "--address", "auto"], "add --engine ray"),
+        (["--adopt", ".", "--dry-run"], "one of --adopt and --dry-run"),
     ],
 )
 def test_a_bad_word_is_one_line_and_nothing_is_written(words: list[str], message: str, tmp_path: Path, capsys: Capture):

@@ -63,7 +63,8 @@ class Reproduce:
     address: str | None = None
     """Of the Ray cluster (`auto`: the one that runs here); without it a local one is started."""
     dry_run: bool = False
-    """Only say what would be trained, as commands of `fedpg train`."""
+    """Train nothing; only say what would be, as commands of `fedpg train`. With `--old verify`, stored runs are still
+    verified, and marked as such."""
 
 
 def run_reproduce(command: Reproduce) -> int:
@@ -73,6 +74,8 @@ def run_reproduce(command: Reproduce) -> int:
 
     if command.address is not None and command.engine != "ray":
         raise ConfigError("address is that of a Ray cluster: add --engine ray")
+    if command.adopt and command.dry_run:
+        raise ConfigError("adopt stores runs, which a dry run does not: give one of --adopt and --dry-run")
     if command.trajectories is not None:
         check_positive("trajectories", command.trajectories)
     seeds = parse_seeds(command.seeds)
@@ -103,6 +106,8 @@ def run_reproduce(command: Reproduce) -> int:
             "--old keep (use them as they are)"
         )
     if command.dry_run:
+        if todo.old and command.old != "keep":
+            say(f"{len(todo.old)} runs of another version of the code are not among these: see --old")
         for unit in todo.units:
             print(as_train_command(unit))
         return 0
