@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from fedpg.experiments.work import Unit
 
 
+PROOF = 2
+"""Rounds that a run must share with a stored one to be taken for one of the same code."""
+
+
 @dataclass(frozen=True)
 class Reproduce:
     """Run the paper's experiments: what is missing is trained, stored at once, and drawn beside the paper's curves.
@@ -200,7 +204,7 @@ def adopt(folders: Sequence[Path], results: Path) -> None:
     for given in folders:
         found = [given] if (given / "config.json").exists() else sorted(given.glob("seed-*"))
         for folder in found or [given]:
-            run = store.from_folder(folder, "", adopted=True)
+            run = store.from_folder(folder, "", adopted=True, **store.UNKNOWN)
             before = stored.get(run.key)
             if run.key[0] not in known:
                 say(f"{folder} has settings that no experiment has: left alone")
@@ -209,7 +213,7 @@ def adopt(folders: Sequence[Path], results: Path) -> None:
             elif before is not None and before.reached >= run.reached:
                 say(f"{folder}: stored already, to {before.reached} trajectories")
             else:
-                if before is not None:
+                if before is not None and len(before.returns) > PROOF:
                     # What begins like a run of known code, over all of its rounds, is of that code.
                     run = replace(run, code=before.code, about=dict(before.about) | dict(run.about))
                 stored[run.key] = run

@@ -139,6 +139,14 @@ def versions() -> dict[str, str]:
     return found
 
 
+UNKNOWN: dict[str, Any] = {
+    "made": "unknown",
+    "versions": {},
+    "hardware": {"processor": "unknown", "cores": 0, "system": "unknown"},
+}
+"""Of a run that was not trained by `fedpg reproduce`: its folder does not say when, with what and on what."""
+
+
 def from_rows(config: Config, seed: int, rows: Iterable[Mapping[str, Any]], code: str, **about: Any) -> Stored:
     """A run from the rows of its records; the last one is left out if its policy has not been evaluated yet."""
     rows = list(rows)

@@ -20,7 +20,7 @@ from fedpg.experiments.statistics import (
     resampled,
     verdict,
 )
-from fedpg.experiments.store import Stored
+from fedpg.experiments.store import UNKNOWN, Stored
 
 MARKS = {
     "CartPole-v1": (500, 1000, 2000, 3000, 5000),
@@ -207,7 +207,7 @@ def provenance(runs: Sequence[Stored], code: str) -> list[Table]:
     return [
         count("code", lambda run: _code(run, code)),
         count("machine", lambda run: _machine(run.about["hardware"])),
-        count("versions", lambda run: ", ".join(f"{name} {v}" for name, v in run.about["versions"].items())),
+        count("versions", lambda run: ", ".join(f"{n} {v}" for n, v in run.about["versions"].items()) or "unknown"),
     ]
 
 
@@ -218,6 +218,8 @@ def _code(run: Stored, code: str) -> str:
 
 
 def _machine(hardware: dict[str, str]) -> str:
+    if hardware == UNKNOWN["hardware"]:
+        return "unknown"
     return f"{hardware['processor']}, {hardware['cores']} cores, {hardware['system']}"
 
 
