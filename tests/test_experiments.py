@@ -5,6 +5,7 @@ import dataclasses
 import gzip
 import json
 import math
+import re
 from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
@@ -25,7 +26,7 @@ from fedpg.experiments.catalogue import EXPERIMENTS, TASKS, Curve, Panel, config
 from fedpg.experiments.figures import needs_totals, panel_image, runs_of
 from fedpg.experiments.paper import READING_ERROR, PaperCurve, paper_curves
 from fedpg.experiments.render import Details, Heading, Pictures, Table, Text, to_html, to_markdown
-from fedpg.experiments.report import write_report
+from fedpg.experiments.report import READING, write_report
 from fedpg.experiments.runner import plan, rates_of, seconds_of, slots_of
 from fedpg.experiments.store import Stored
 from fedpg.experiments.tables import comparison, learning, overview
@@ -390,7 +391,18 @@ def test_the_area_is_the_average_return_over_the_length():
     runs = [stored_run(returns=[0, 10, 10]), stored_run(returns=[5, 5])]
     assert statistics.areas(runs, 100) == pytest.approx([7.5, 5])
     assert statistics.areas(runs, 50) == pytest.approx([5, 5])
-    assert statistics.finals(runs) == pytest.approx([10, 5])
+    assert statistics.finals(runs, 100) == pytest.approx([10, 5])
+    later = [stored_run(returns=[0, 10, 40]), stored_run(returns=[0, 10], length=50)]
+    assert statistics.finals(later, 50) == pytest.approx([10, 10])  # as far as both got
+
+
+def test_counted_in_all_trajectories_no_policy_is_credited_before_it_was_paid_for():
+    run = stored_run(returns=[1, 2, 3])  # at 0, 50 and 100, in all at 0, 550 and 1100
+    at = np.array([0, 1, 549, 550, 1099, 1100, 1101.0])
+    (values,) = statistics.returns_at([run], at, total=True)
+    assert values[:-1].tolist() == [1, 1, 1, 2, 2, 3]
+    assert math.isnan(values[-1])
+    assert statistics.returns_at([run], np.array([0, 1, 50, 51.0]))[0].tolist() == [1, 2, 2, 3]
 
 
 def test_precision_and_recall_of_the_filter():
@@ -425,6 +437,29 @@ def test_the_verdict_against_the_papers_band(ours: list[float], half: float, wor
     runs = [stored_run(seed=i, returns=[v, v]) for i, v in enumerate(ours)]
     assert READING_ERROR["CartPole-v1"] == 3
     assert statistics.verdict("CartPole-v1", statistics.band(runs, np.array([100.0])), 0, paper) == word
+
+
+def test_no_verdict_where_the_papers_curve_cannot_be_read_off_well():
+    paper = PaperCurve(np.array([2000.0, 3000.0]), np.zeros(2), np.ones(2))
+    runs = [stored_run(seed=i, returns=[500, 500], length=3000) for i in range(2)]
+    found = statistics.band(runs, np.array([2000.0, 3000.0]))
+    assert [statistics.verdict("LunarLander-v3", found, i, paper) for i in (0, 1)] == ["", "above"]
+
+
+def test_an_exact_replication_is_inside_as_often_as_simulation_says():
+    draw = np.random.default_rng(0).normal(size=(2, 200_000))
+    for seeds in (10, 3, 1):
+        inside = np.abs(draw[0] / np.sqrt(seeds) - draw[1] / np.sqrt(10)) < 1.645 / np.sqrt(10)
+        assert statistics.inside_by_luck(seeds) == pytest.approx(inside.mean(), abs=0.005)
+
+
+@pytest.mark.parametrize(("seeds", "words"), [(10, "84% (90%)"), (3, "61% (75%)"), (2, "50% (50%)")])
+def test_the_page_says_how_often_our_intervals_hold_the_true_mean(seeds: int, words: str):
+    means = statistics.resampled(seeds) @ np.random.default_rng(1).normal(size=(seeds, 3000)) / seeds
+    low90, high90, low95, high95 = np.percentile(means, (5, 95, 2.5, 97.5), axis=0)
+    held = [((low < 0) & (high > 0)).mean() for low, high in ((low90, high90), (low95, high95))]
+    assert words in READING
+    assert held == pytest.approx([int(x) / 100 for x in re.findall(r"\d+", words)], abs=0.03)
 
 
 # Figures and the page
@@ -530,8 +565,8 @@ def test_an_empty_results_folder_is_an_error_that_says_what_to_do(tmp_path: Path
 def test_what_a_block_says_is_escaped_in_html_and_kept_in_markdown():
     blocks = [
         Heading("A <b> & c"),
-        Text("`x < y` and **bold**", "lead"),
-        Table(["one", "two"], [["<script>", "a|b"]]),
+        Text("`x < y` and **bold** [x](javascript:y)", "lead"),
+        Table(["one", "two"], [["<script>", "a|b"], ["[x](javascript:y)", "1 [2]"]]),
         Details("more", [Text("inside")]),
         Pictures("alt", "p.png", [b"<svg/>"], [("label", "#fff", True)], dashed=True),
     ]
@@ -539,7 +574,9 @@ def test_what_a_block_says_is_escaped_in_html_and_kept_in_markdown():
     assert "<script>" not in page
     assert "<code>x &lt; y</code>" in page
     assert "<strong>bold</strong>" in page
-    assert "| <script> | a\\|b |" in markdown
+    assert "| \\<script> | a\\|b |" in markdown
+    assert "<a " not in page
+    assert "| [x]\\(javascript:y) | 1 [2] |" in markdown
     assert "![alt](p.png)" in markdown
     assert 'id="a-b--c"' in page
 
