@@ -5,6 +5,7 @@ import dataclasses
 import gzip
 import json
 import math
+import re
 from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
@@ -25,7 +26,7 @@ from fedpg.experiments.catalogue import EXPERIMENTS, TASKS, Curve, Panel, config
 from fedpg.experiments.figures import needs_totals, panel_image, runs_of
 from fedpg.experiments.paper import READING_ERROR, PaperCurve, paper_curves
 from fedpg.experiments.render import Details, Heading, Pictures, Table, Text, to_html, to_markdown
-from fedpg.experiments.report import write_report
+from fedpg.experiments.report import READING, write_report
 from fedpg.experiments.runner import plan, rates_of, seconds_of, slots_of
 from fedpg.experiments.store import Stored
 from fedpg.experiments.tables import comparison, learning, overview
@@ -186,6 +187,14 @@ DAMAGES: dict[str, Callable[[dict[str, Any]], Any]] = {
     "impossible settings": lambda c: c["settings"].update(agents=-1),
     "unknown setting": lambda c: c["settings"].update(colour=1),
     "seed": lambda c: c.update(seed="0"),
+    "seed out of range": lambda c: c.update(seed=-1),
+    "no machine": lambda c: c.pop("hardware"),
+    "a machine without cores": lambda c: c["hardware"].pop("cores"),
+    "endless": lambda c: c.update(seconds=float("inf")),
+    "no time": lambda c: c.update(seconds="2"),
+    "versions": lambda c: c.update(versions={"jax": 1}),
+    "returns that are words": lambda c: c["columns"].update(test_return=["1", "2", "3"]),
+    "fewer than none": lambda c: c["columns"].update(trajectories_total=[-1, 5, 9]),
     "column missing": lambda c: c["columns"].pop("rule"),
     "column short": lambda c: c["columns"]["rule"].pop(),
     "not a number": lambda c: c["columns"].update(test_return=[float("nan")] * 3),
@@ -207,7 +216,19 @@ def test_a_damaged_file_is_named_and_stays_as_it_is(name: str, tmp_path: Path):
     assert path.read_bytes() == before
 
 
-@pytest.mark.parametrize("data", [b"", b"x", gzip.compress(b"[]"), gzip.compress(b"{}")[:-4]])
+def broken_stream() -> bytes:
+    """A gzip file whose compressed bytes are not those of any text."""
+    whole = gzip.compress(bytes(range(256)))
+    return whole[:10] + b"\xff" * 20 + whole[30:]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        *(b"", b"x", gzip.compress(b"[]"), gzip.compress(b"{}")[:-4]),
+        *(broken_stream(), gzip.compress(b"[" * 200_000)),
+    ],
+)
 def test_what_is_no_stored_run_at_all_is_named(data: bytes, tmp_path: Path):
     path = store.save(tmp_path, stored_run())
     path.write_bytes(data)
@@ -219,6 +240,16 @@ def test_a_file_that_unpacks_to_more_than_a_run_can_hold_is_refused(monkeypatch:
     monkeypatch.setattr(store, "LARGEST", 100)
     with pytest.raises(StorageError, match="too large"):
         store.unpack(gzip.compress(b" " * 10_000), Path("x"))
+
+
+def test_saving_a_run_leaves_the_unfinished_files_of_others_alone(tmp_path: Path):
+    folder = store.save(tmp_path, stored_run()).parent
+    mine, other = (folder / f".seed-{seed}.json.gz.abc.unfinished" for seed in (0, 1))
+    for path in (mine, other):
+        path.touch()
+    store.save(tmp_path, stored_run())
+    assert not mine.exists()
+    assert other.exists()
 
 
 def test_a_run_under_another_runs_name_is_refused(tmp_path: Path):
@@ -285,6 +316,13 @@ def test_a_plan_has_what_is_missing_too_short_or_wanted_again():
     assert todo.units == (Unit(config, (1, 3)),)  # compiled: all seeds in one process; the longest of both lengths
     assert todo.wanted == 4
     assert [run.seed for run in todo.old] == [2]
+    # What is of other code is not replaced without a word, however short it is.
+    short = {run.key: run for run in [stored_run(config, 0, length=60, code="before")]}
+    todo = plan([config], [0], short, "now", again=False)
+    assert (todo.units, [run.seed for run in todo.old]) == ((), [0])
+    # What is made again gets as long as it was.
+    todo = plan([half], [2, 3], stored, "now", again=True)
+    assert todo.units == (Unit(config, (2,)), Unit(half, (3,)))
     again = plan([config], [0, 1, 2, 3], stored, "now", again=True)
     assert again.units == (Unit(config, (1, 2, 3)),)
     assert again.old == ()
@@ -353,7 +391,18 @@ def test_the_area_is_the_average_return_over_the_length():
     runs = [stored_run(returns=[0, 10, 10]), stored_run(returns=[5, 5])]
     assert statistics.areas(runs, 100) == pytest.approx([7.5, 5])
     assert statistics.areas(runs, 50) == pytest.approx([5, 5])
-    assert statistics.finals(runs) == pytest.approx([10, 5])
+    assert statistics.finals(runs, 100) == pytest.approx([10, 5])
+    later = [stored_run(returns=[0, 10, 40]), stored_run(returns=[0, 10], length=50)]
+    assert statistics.finals(later, 50) == pytest.approx([10, 10])  # as far as both got
+
+
+def test_counted_in_all_trajectories_no_policy_is_credited_before_it_was_paid_for():
+    run = stored_run(returns=[1, 2, 3])  # at 0, 50 and 100, in all at 0, 550 and 1100
+    at = np.array([0, 1, 549, 550, 1099, 1100, 1101.0])
+    (values,) = statistics.returns_at([run], at, total=True)
+    assert values[:-1].tolist() == [1, 1, 1, 2, 2, 3]
+    assert math.isnan(values[-1])
+    assert statistics.returns_at([run], np.array([0, 1, 50, 51.0]))[0].tolist() == [1, 2, 2, 3]
 
 
 def test_precision_and_recall_of_the_filter():
@@ -388,6 +437,29 @@ def test_the_verdict_against_the_papers_band(ours: list[float], half: float, wor
     runs = [stored_run(seed=i, returns=[v, v]) for i, v in enumerate(ours)]
     assert READING_ERROR["CartPole-v1"] == 3
     assert statistics.verdict("CartPole-v1", statistics.band(runs, np.array([100.0])), 0, paper) == word
+
+
+def test_no_verdict_where_the_papers_curve_cannot_be_read_off_well():
+    paper = PaperCurve(np.array([2000.0, 3000.0]), np.zeros(2), np.ones(2))
+    runs = [stored_run(seed=i, returns=[500, 500], length=3000) for i in range(2)]
+    found = statistics.band(runs, np.array([2000.0, 3000.0]))
+    assert [statistics.verdict("LunarLander-v3", found, i, paper) for i in (0, 1)] == ["", "above"]
+
+
+def test_an_exact_replication_is_inside_as_often_as_simulation_says():
+    draw = np.random.default_rng(0).normal(size=(2, 200_000))
+    for seeds in (10, 3, 1):
+        inside = np.abs(draw[0] / np.sqrt(seeds) - draw[1] / np.sqrt(10)) < 1.645 / np.sqrt(10)
+        assert statistics.inside_by_luck(seeds) == pytest.approx(inside.mean(), abs=0.005)
+
+
+@pytest.mark.parametrize(("seeds", "words"), [(10, "84% (90%)"), (3, "61% (75%)"), (2, "50% (50%)")])
+def test_the_page_says_how_often_our_intervals_hold_the_true_mean(seeds: int, words: str):
+    means = statistics.resampled(seeds) @ np.random.default_rng(1).normal(size=(seeds, 3000)) / seeds
+    low90, high90, low95, high95 = np.percentile(means, (5, 95, 2.5, 97.5), axis=0)
+    held = [((low < 0) & (high > 0)).mean() for low, high in ((low90, high90), (low95, high95))]
+    assert words in READING
+    assert held == pytest.approx([int(x) / 100 for x in re.findall(r"\d+", words)], abs=0.03)
 
 
 # Figures and the page
@@ -493,8 +565,8 @@ def test_an_empty_results_folder_is_an_error_that_says_what_to_do(tmp_path: Path
 def test_what_a_block_says_is_escaped_in_html_and_kept_in_markdown():
     blocks = [
         Heading("A <b> & c"),
-        Text("`x < y` and **bold**", "lead"),
-        Table(["one", "two"], [["<script>", "a|b"]]),
+        Text("`x < y` and **bold** [x](javascript:y)", "lead"),
+        Table(["one", "two"], [["<script>", "a|b"], ["[x](javascript:y)", "1 [2]"]]),
         Details("more", [Text("inside")]),
         Pictures("alt", "p.png", [b"<svg/>"], [("label", "#fff", True)], dashed=True),
     ]
@@ -502,7 +574,9 @@ def test_what_a_block_says_is_escaped_in_html_and_kept_in_markdown():
     assert "<script>" not in page
     assert "<code>x &lt; y</code>" in page
     assert "<strong>bold</strong>" in page
-    assert "| <script> | a\\|b |" in markdown
+    assert "| \\<script> | a\\|b |" in markdown
+    assert "<a " not in page
+    assert "| [x]\\(javascript:y) | 1 [2] |" in markdown
     assert "![alt](p.png)" in markdown
     assert 'id="a-b--c"' in page
 

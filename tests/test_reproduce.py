@@ -1,11 +1,13 @@
 """`fedpg reproduce`: trains what is missing, once, and nothing of other code silently; by processes or by Ray."""
 
 import dataclasses
+import json
 import os
 import shlex
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -89,6 +91,43 @@ def test_an_interrupted_command_goes_on_and_ends_with_the_bits_of_an_uninterrupt
     assert "all 2 runs are in" in capsys.readouterr().err
 
 
+KILLED = """
+import json, sys
+from fedpg.experiments.work import work
+settings, runs, code = json.loads(sys.argv[1]), *sys.argv[2:]
+for event in work(settings, (0,), runs, code, 1):
+    if event.done is not None:
+        print("training", flush=True)
+"""
+
+
+def test_a_command_that_is_killed_leaves_no_process_and_a_shorter_one_ends_where_it_is_asked_to(
+    config: Config, tmp_path: Path
+):
+    def children() -> bool:
+        listed = subprocess.run(["ps", "-eo", "args", "-ww"], capture_output=True, text=True, check=True).stdout
+        return f"--out {tmp_path}" in listed
+
+    longer = json.dumps(to_json(dataclasses.replace(config, trajectories=10**8)))
+    parent = subprocess.Popen(
+        [sys.executable, "-c", KILLED, longer, str(tmp_path), fingerprint()], stdout=subprocess.PIPE, text=True
+    )
+    assert parent.stdout is not None
+    assert parent.stdout.readline() == "training\n"
+    assert children()
+    parent.kill()
+    parent.wait()
+    parent.stdout.close()
+    until = time.monotonic() + 60
+    while children() and time.monotonic() < until:
+        time.sleep(0.1)
+    assert not children()
+    runs = [e.run for e in work(to_json(config), (0,), str(tmp_path), fingerprint(), 1) if e.run is not None]
+    (run,) = (store.unpack(data, tmp_path) for data in runs)
+    assert LENGTH <= run.reached < 10**8
+    assert not children()
+
+
 def test_a_training_process_that_fails_is_an_error_with_its_last_lines(config: Config, tmp_path: Path):
     folder = tmp_path / fingerprint() / store.name_of(config) / "seed-0"
     folder.mkdir(parents=True)
@@ -118,6 +157,17 @@ def test_finished_runs_are_stored_at_once_and_a_failure_stops_the_others(config:
     assert stop.is_set()
     assert seen == units[:1]  # one at a time on one core, and none after the failure
     assert len(load_all(tmp_path)) == 1
+
+
+def test_a_stored_run_is_never_replaced_by_a_shorter_one(config: Config, tmp_path: Path):
+    from test_experiments import stored_run
+
+    config = dataclasses.replace(config, trajectories=200)
+    for length, expected in ((100, 100), (60, 100), (150, 150)):
+        events = [Event(1.0, "", store.pack(stored_run(config, 0, length=length)))]
+        run_units([Unit(config, (0,))], lambda *_, e=events: iter(e), 1, tmp_path, {}, threading.Event())
+        (run,) = load_all(tmp_path).values()
+        assert run.reached == expected
 
 
 def test_the_time_left_shrinks_as_units_report(config: Config):
@@ -201,6 +251,10 @@ def test_runs_of_other_code_are_not_used_silently_but_can_be_verified(
     assert runs[good.key].about["verified"]["made_by"] == "before"
     assert runs[good.key].begins_like(good)
     assert runs[bad.key].code == "before"
+    store.save(results, dataclasses.replace(runs[good.key], code="between"))
+    assert reproduce(tmp_path, "tiny", "--seeds", "0", "--old", "verify", "--dry-run") == 0
+    assert load_all(results)[good.key].code == fingerprint()
+    assert load_all(results)[good.key].about["verified"]["made_by"] == "before"  # who made it, not who verified it
     assert reproduce(tmp_path, "tiny", "--seeds", "0:2", "--old", "keep") == 0
     assert reproduce(tmp_path, "tiny", "--seeds", "0") == 0  # what was verified is as good as new
     capsys.readouterr()
@@ -219,6 +273,7 @@ def test_run_folders_are_adopted_as_far_as_they_are_and_the_longer_run_stays(
     short = load_all(results)[whole.key]
     assert len(short.returns) == 3
     assert short.code == ""
+    assert short.about["hardware"]["processor"] == short.about["made"] == "unknown"
     store.save(results, dataclasses.replace(short, code="known"))
     (folder / "records.jsonl").write_text("".join(rows))
     assert reproduce(tmp_path, "--adopt", str(folder)) == 0
@@ -253,6 +308,7 @@ def test_run_folders_are_adopted_as_far_as_they_are_and_the_longer_run_stays(
         (["figure1", "--seeds", "-1"], "seed must be from 0"),
         (["figure1", "--trajectories", "0"], "trajectories must be 1 or more"),
         (["figure1", "--address", "auto"], "add --engine ray"),
+        (["--adopt", ".", "--dry-run"], "one of --adopt and --dry-run"),
     ],
 )
 def test_a_bad_word_is_one_line_and_nothing_is_written(words: list[str], message: str, tmp_path: Path, capsys: Capture):

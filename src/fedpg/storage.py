@@ -44,9 +44,9 @@ def write_whole(path: Path, data: bytes | str) -> None:
         ) from error
 
 
-def remove_unfinished(folder: Path) -> None:
-    """Delete the temporary files of a process that was killed while it wrote."""
-    for path in folder.glob(f".*{UNFINISHED}"):
+def remove_unfinished(folder: Path, name: str = "") -> None:
+    """Delete the temporary files, of all files or of one, of a process that was killed while it wrote."""
+    for path in folder.glob(f".{name}.*{UNFINISHED}" if name else f".*{UNFINISHED}"):
         path.unlink(missing_ok=True)
 
 

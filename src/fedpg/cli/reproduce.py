@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from fedpg.experiments.work import Unit
 
 
+PROOF = 2
+"""Rounds that a run must share with a stored one to be taken for one of the same code."""
+
+
 @dataclass(frozen=True)
 class Reproduce:
     """Run the paper's experiments: what is missing is trained, stored at once, and drawn beside the paper's curves.
@@ -63,7 +67,8 @@ class Reproduce:
     address: str | None = None
     """Of the Ray cluster (`auto`: the one that runs here); without it a local one is started."""
     dry_run: bool = False
-    """Only say what would be trained, as commands of `fedpg train`."""
+    """Train nothing; only say what would be, as commands of `fedpg train`. With `--old verify`, stored runs are still
+    verified, and marked as such."""
 
 
 def run_reproduce(command: Reproduce) -> int:
@@ -73,6 +78,8 @@ def run_reproduce(command: Reproduce) -> int:
 
     if command.address is not None and command.engine != "ray":
         raise ConfigError("address is that of a Ray cluster: add --engine ray")
+    if command.adopt and command.dry_run:
+        raise ConfigError("adopt stores runs, which a dry run does not: give one of --adopt and --dry-run")
     if command.trajectories is not None:
         check_positive("trajectories", command.trajectories)
     seeds = parse_seeds(command.seeds)
@@ -103,6 +110,8 @@ def run_reproduce(command: Reproduce) -> int:
             "--old keep (use them as they are)"
         )
     if command.dry_run:
+        if todo.old and command.old != "keep":
+            say(f"{len(todo.old)} runs of another version of the code are not among these: see --old")
         for unit in todo.units:
             print(as_train_command(unit))
         return 0
@@ -195,7 +204,7 @@ def adopt(folders: Sequence[Path], results: Path) -> None:
     for given in folders:
         found = [given] if (given / "config.json").exists() else sorted(given.glob("seed-*"))
         for folder in found or [given]:
-            run = store.from_folder(folder, "", adopted=True)
+            run = store.from_folder(folder, "", adopted=True, **store.UNKNOWN)
             before = stored.get(run.key)
             if run.key[0] not in known:
                 say(f"{folder} has settings that no experiment has: left alone")
@@ -204,7 +213,7 @@ def adopt(folders: Sequence[Path], results: Path) -> None:
             elif before is not None and before.reached >= run.reached:
                 say(f"{folder}: stored already, to {before.reached} trajectories")
             else:
-                if before is not None:
+                if before is not None and len(before.returns) > PROOF:
                     # What begins like a run of known code, over all of its rounds, is of that code.
                     run = replace(run, code=before.code, about=dict(before.about) | dict(run.about))
                 stored[run.key] = run

@@ -68,7 +68,7 @@ def draw(axes: Axes, panel: Panel, stored: Stock, total: bool = False) -> None:
         axes.plot(grid, ours.mean, style, color=curve.colour, lw=0.9, alpha=0.6, zorder=3)  # where fewer seeds got to
         if not curve.reference:
             axes.fill_between(grid, ours.low90, ours.high90, color=curve.colour, alpha=0.16, lw=0, zorder=2)
-        if curve.paper is not None and not total and not curve.reference:
+        if curve.paper is not None and not total:
             published = paper_curves()[curve.paper]
             axes.plot(published.trajectories, published.mean, "--", color=curve.colour, lw=1.1, zorder=4)
             end = max(end, published.trajectories[-1])
@@ -112,7 +112,7 @@ def picture(panels: Sequence[Panel], stored: Stock) -> bytes:
             Line2D([], [], color=colour, ls=":" if dotted else "-", lw=1.8, label=label)
             for label, colour, dotted in legend_of(panels)
         ]
-        if any(curve.paper for panel in panels for curve in panel.curves if not curve.reference):
+        if any(curve.paper for panel in panels for curve in panel.curves):
             handles.append(Line2D([], [], color="#374151", ls="--", lw=1.2, label="the paper's curve"))
         figure.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), 2 * columns))
         out = io.BytesIO()

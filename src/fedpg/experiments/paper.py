@@ -8,7 +8,9 @@ from typing import NamedTuple
 import numpy as np
 
 READING_ERROR = {"CartPole-v1": 3.0, "LunarLander-v3": 10.0, "HalfCheetah-v5": 15.0}
-"""How far a value read off a figure may be from the true one (LunarLander: after 2500 trajectories)."""
+"""How far a value read off a figure may be from the true one, from READABLE_FROM on."""
+READABLE_FROM = {"LunarLander-v3": 2500}
+"""Trajectories before which a curve is too steep to be read off that well."""
 HOURS = {"CartPole-v1": 2.5, "HalfCheetah-v5": 4.0, "LunarLander-v3": 12.0}
 """The published time of one run of FedPG-BR (K = 10, B = 3), on 14 cores of an Intel i9-10940X."""
 TRAJECTORIES = {"CartPole-v1": 5000, "LunarLander-v3": 10_000, "HalfCheetah-v5": 10_000}

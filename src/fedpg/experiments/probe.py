@@ -38,7 +38,10 @@ def verify(runs: Sequence[Stored], code: str, each: Callable[[Stored, bool], Non
             records = Records(problem.config)
             records.extend(jax.block_until_ready(log), int(done), 0.0)
             same = run.begins_like(from_rows(run.config, run.seed, records.rows(), code))
-            note = {"verified": {"rounds": int(done) - 1, "made_by": run.code or "unknown"}}
+            made_by = (
+                run.about.get("verified", {}).get("made_by") or run.code or "unknown"
+            )  # at first, not the last time
+            note = {"verified": {"rounds": int(done) - 1, "made_by": made_by}}
             each(replace(run, code=code, about=dict(run.about) | note) if same else run, same)
 
     with ThreadPoolExecutor(max_workers=min(cores(), max(1, len(groups)))) as pool:

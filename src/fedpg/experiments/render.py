@@ -110,7 +110,8 @@ def _html_table(table: Table) -> str:
     def cells(row: Sequence[str], tag: str) -> str:
         kinds = ["words" if i < table.words else table.marks.get(text, "") for i, text in enumerate(row)]
         opened = (f'<{tag} class="{kind}">' if kind else f"<{tag}>" for kind in kinds)
-        return "".join(f"{o}{_inline(text)}</{tag}>" for o, text in zip(opened, row, strict=True))
+        # What a cell says may come from a file: no markup in it.
+        return "".join(f"{o}{html.escape(text)}</{tag}>" for o, text in zip(opened, row, strict=True))
 
     caption = f"<caption>{_inline(table.caption)}</caption>" if table.caption else ""
     head = f"<thead><tr>{cells(table.columns, 'th')}</tr></thead>"
@@ -138,7 +139,7 @@ def _inline(text: str) -> str:
     safe = html.escape(text)
     safe = re.sub(r"`([^`]+)`", r"<code>\1</code>", safe)
     safe = re.sub(r"\*\*([^*]+)\*\*", r"<strong>\1</strong>", safe)
-    return re.sub(r"\[([^\]]+)\]\(([^)\s]+)\)", r'<a href="\2">\1</a>', safe)
+    return re.sub(r"\[([^\]]+)\]\(((?:https?://|#|\.)[^)\s]*)\)", r'<a href="\2">\1</a>', safe)
 
 
 def _markdown(block: Block, headings: Sequence[Heading]) -> str:
@@ -160,4 +161,9 @@ def _markdown(block: Block, headings: Sequence[Heading]) -> str:
 
 
 def _row(cells: Iterable[str]) -> str:
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+    return "| " + " | ".join(_plain(cell) for cell in cells) + " |"
+
+
+def _plain(cell: str) -> str:
+    """A cell without markup: it may come from a file. Brackets that make no link stay as they are."""
+    return re.sub(r"([\\`<|]|(?<=\])\()", r"\\\1", " ".join(cell.splitlines()))

@@ -17,7 +17,7 @@ from rich.text import Text
 from fedpg.config import Config, to_json
 from fedpg.environments import ENVIRONMENTS
 from fedpg.environments.tasks import cores
-from fedpg.experiments.store import Key, Stored, key_of, machine, save, unpack
+from fedpg.experiments.store import Key, Stored, key_of, load, machine, path_of, save, unpack
 from fedpg.experiments.work import Event, Unit, work
 
 Engine = Callable[[Unit, int], Iterator[Event]]
@@ -37,13 +37,13 @@ class Plan:
     wanted: int
     """Runs that the experiments have, with these seeds."""
     old: tuple[Stored, ...]
-    """Stored runs that are long enough, made by other code, and not verified."""
+    """Stored runs that were made by other code, and not verified; none of them is in `units`, however short it is."""
 
 
 def plan(configs: Sequence[Config], seeds: Sequence[int], stored: Mapping[Key, Stored], code: str, again: bool) -> Plan:
     """The runs that are missing, too short, or, with `again`, of other code; a compiled task's seeds go together.
 
-    Settings that differ in length only are one, of the greatest.
+    Settings that differ in length only are one, of the greatest; what is made again gets as long as it was.
     """
     lengths: dict[Config, int] = {}
     for config in configs:
@@ -51,17 +51,19 @@ def plan(configs: Sequence[Config], seeds: Sequence[int], stored: Mapping[Key, S
         lengths[key] = max(lengths.get(key, 0), config.trajectories)
     together, single, old = [], [], []
     for key, length in lengths.items():
-        config, missing = replace(key, trajectories=length), []
+        missing: dict[Config, list[int]] = {}
         for seed in seeds:
             run = stored.get((key, seed))
-            if run is None or run.reached < length or (again and run.code != code):
-                missing.append(seed)
-            elif run.code != code:
+            if run is not None and run.code != code and not again:
                 old.append(run)
-        if missing and config.task in ENVIRONMENTS:
-            together.append(Unit(config, tuple(missing)))
-        else:
-            single += [Unit(config, (seed,)) for seed in missing]
+            elif run is None or run.code != code or run.reached < length:
+                goal = max(length, run.length) if run is not None else length
+                missing.setdefault(replace(key, trajectories=goal), []).append(seed)
+        for config, left in missing.items():
+            if config.task in ENVIRONMENTS:
+                together.append(Unit(config, tuple(left)))
+            else:
+                single += [Unit(config, (seed,)) for seed in left]
     single.sort(key=lambda unit: unit.seeds)  # one seed of every curve first
     return Plan((*together, *single), len(lengths) * len(seeds), tuple(old))
 
@@ -106,7 +108,7 @@ def run_units(
     rates: Mapping[str, float],
     stop: threading.Event,
 ) -> int:
-    """Run all units, storing each run as it is finished; returns how many were."""
+    """Run all units, storing each run as it is finished, unless a longer one is stored; returns how many were done."""
     count, share = slots_of(units, total)
     board = Board({unit: seconds_of(unit, rates) for unit in units}, count)
     stored = 0
@@ -120,8 +122,9 @@ def run_units(
         try:
             for event in engine(unit, share):
                 if event.run is not None:
-                    save(results, unpack(event.run, results))
+                    run = unpack(event.run, results)
                     with lock:
+                        save_longer(results, run)
                         stored += 1
                 board.update(unit, event)
         except BaseException:
@@ -133,6 +136,15 @@ def run_units(
         for job in [pool.submit(one, unit) for unit in units]:
             job.result()
     return stored
+
+
+def save_longer(results: Path, run: Stored) -> None:
+    """Store a run, but never in place of a longer one, which somebody else may have stored meanwhile."""
+    path = path_of(results, run.config, run.seed)
+    if path.exists() and (before := load(path)).length > run.length:
+        say(f"{path} has {before.reached} trajectories and stays: the run of now has {run.reached}")
+    else:
+        save(results, run)
 
 
 def every_core() -> int:

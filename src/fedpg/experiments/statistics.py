@@ -1,12 +1,13 @@
 """Numbers from stored runs: curves over seeds with bootstrap bands, final returns, and the paper's beside them."""
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from fedpg.aggregators import RULES
-from fedpg.experiments.paper import READING_ERROR, PaperCurve
+from fedpg.experiments.paper import READABLE_FROM, READING_ERROR, PaperCurve
 from fedpg.experiments.store import Stored
 
 RESAMPLES = 4000
@@ -28,15 +29,17 @@ class Band(NamedTuple):
 
 
 def returns_at(runs: Sequence[Stored], at: np.ndarray, total: bool = False) -> np.ndarray:
-    """Each run's return at each point: that of its first policy with at least so many trajectories.  [runs, G]
+    """Each run's return at each point; NaN beyond a run's end.  [runs, G]
 
-    As `Records.return_at`; NaN beyond a run's end. `at` counts trajectories as the paper does, or all of them.
+    Counted as the paper does, that of its first policy with at least so many trajectories, as `Records.return_at`. Of
+    the `total`, that of its last policy with at most so many: what was paid for a policy is not credited before.
     """
     name = "trajectories_total" if total else "trajectories"
     out = np.full((len(runs), len(at)), np.nan)
     for values, run in zip(out, runs, strict=True):
-        row = np.searchsorted(run.columns[name], at)
-        there = row < len(run.returns)
+        count = run.columns[name]
+        row = np.searchsorted(count, at, side="right") - 1 if total else np.searchsorted(count, at)
+        there = (row >= 0) & (at <= count[-1])
         values[there] = run.returns[row[there]]
     return out
 
@@ -77,9 +80,10 @@ def interquartile_mean(values: np.ndarray) -> float:
     return float(ordered @ weights / weights.sum())
 
 
-def finals(runs: Sequence[Stored]) -> np.ndarray:
-    """The final return of each run: the mean of its last evaluations, the untrained policy's not among them."""
-    return np.array([run.returns[1:][-LAST:].mean() if len(run.returns) > 1 else run.returns[0] for run in runs], float)
+def finals(runs: Sequence[Stored], until: float) -> np.ndarray:
+    """The mean of each run's last evaluations up to `until` trajectories, the untrained policy's only if alone."""
+    last = [run.returns[1:][run.trajectories[1:] <= until][-LAST:] for run in runs]
+    return np.array([x.mean() if len(x) else run.returns[0] for x, run in zip(last, runs, strict=True)], float)
 
 
 def areas(runs: Sequence[Stored], until: float) -> np.ndarray:
@@ -130,6 +134,11 @@ def _share(part: int, whole: int) -> float:
     return part / whole if whole else float("nan")
 
 
+def inside_by_luck(seeds: int, theirs: int = 10) -> float:
+    """P(|Z| < 1.645 / sqrt(1 + theirs / seeds)): the mean of an exact replication is inside a 90% band of `theirs`."""
+    return math.erf(1.645 / math.sqrt(1 + theirs / seeds) / math.sqrt(2))
+
+
 def verdict(task: str, ours: Band, point: int, paper: PaperCurve) -> str:
     """Where our mean lies: inside the paper's 90% band, widened by the error of reading it off, above it or below.
 
@@ -137,7 +146,7 @@ def verdict(task: str, ours: Band, point: int, paper: PaperCurve) -> str:
     """
     mean, half = paper.at(float(ours.at[point]))
     difference = float(ours.mean[point]) - mean
-    if np.isnan(difference):
+    if np.isnan(difference) or ours.at[point] < READABLE_FROM.get(task, 0):
         return ""
     side = "above" if difference > 0 else "below"
     if not np.isnan(half):

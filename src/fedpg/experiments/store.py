@@ -7,6 +7,7 @@ import json
 import os
 import platform
 import time
+import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
@@ -85,6 +86,11 @@ class Stored:
         """How far it got."""
         return int(self.trajectories[-1])
 
+    @property
+    def length(self) -> int:
+        """How far it got of what it was made for: the last round of another run may end a few trajectories earlier."""
+        return min(self.reached, self.config.trajectories)
+
     def begins_like(self, other: "Stored") -> bool:
         """Whether both have the same numbers, to the bit, as far as both go."""
         rows = min(len(self.returns), len(other.returns))
@@ -133,6 +139,14 @@ def versions() -> dict[str, str]:
     return found
 
 
+UNKNOWN: dict[str, Any] = {
+    "made": "unknown",
+    "versions": {},
+    "hardware": {"processor": "unknown", "cores": 0, "system": "unknown"},
+}
+"""Of a run that was not trained by `fedpg reproduce`: its folder does not say when, with what and on what."""
+
+
 def from_rows(config: Config, seed: int, rows: Iterable[Mapping[str, Any]], code: str, **about: Any) -> Stored:
     """A run from the rows of its records; the last one is left out if its policy has not been evaluated yet."""
     rows = list(rows)
@@ -177,7 +191,7 @@ def save(results: Path, run: Stored) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise StorageError(f"cannot make {path.parent}: {error.strerror or error}") from error
-    remove_unfinished(path.parent)
+    remove_unfinished(path.parent, path.name)  # another file's may be somebody's who is writing it
     write_whole(path, pack(run))
     return path
 
@@ -193,6 +207,13 @@ def pack(run: Stored) -> bytes:
     return gzip.compress(json.dumps(content | dict(run.about) | {"columns": columns}).encode(), mtime=0)
 
 
+DAMAGE = (
+    *(OSError, EOFError, zlib.error, RecursionError, ConfigError),
+    *(ValueError, KeyError, TypeError, AttributeError, OverflowError),
+)
+"""What reading a file that is no stored run may raise."""
+
+
 def unpack(data: bytes, path: Path) -> Stored:
     """The run of a file's bytes, or a StorageError that says what is wrong with it."""
     try:
@@ -205,10 +226,12 @@ def unpack(data: bytes, path: Path) -> Stored:
             raise ValueError("it is of another format, perhaps of another version of fedpg")
         config = from_json(content.pop("settings"))
         seed, code, columns = content.pop("seed"), content.pop("code"), content.pop("columns")
-        if type(seed) is not int or not isinstance(code, str) or set(columns) != set(COLUMNS):
+        known = type(seed) is int and 0 <= seed < 2**32 and isinstance(code, str)
+        if not known or set(columns) != set(COLUMNS):
             raise ValueError("it has another seed, code or columns than a run has")
+        _check_about(content)
         arrays = {name: _array(columns[name], kind) for name, kind in COLUMNS.items()}
-    except (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError, OverflowError, ConfigError) as error:
+    except DAMAGE as error:
         raise StorageError(f"{path} is damaged or no stored run: {error}. {WHAT_TO_DO}") from error
     run = Stored(config, seed, code, content, arrays)
     _check(path, run)
@@ -216,10 +239,27 @@ def unpack(data: bytes, path: Path) -> Stored:
 
 
 def _array(values: Any, kind: type) -> np.ndarray:
-    """A column; whole numbers must be whole."""
-    if kind is not np.float32 and not all(type(x) is int for x in values):
-        raise ValueError("a column of counts holds something else")
-    return np.array(values, kind)
+    """A column of numbers; whole ones must be whole."""
+    allowed = (int, float) if kind is np.float32 else (int,)
+    if not isinstance(values, list) or not all(type(x) in allowed for x in values):
+        raise ValueError("a column holds something else than its numbers")
+    with np.errstate(over="ignore"):  # too large for a float32: infinite, which is refused later
+        return np.array(values, kind)
+
+
+def _check_about(about: Mapping[str, Any]) -> None:
+    """Refuse notes that the report cannot use."""
+    hardware, found = about["hardware"], about["versions"]
+    good = (
+        type(about["seconds"]) in (int, float)
+        and 0 <= about["seconds"] < float("inf")
+        and all(isinstance(hardware[name], str) for name in ("processor", "system"))
+        and type(hardware["cores"]) is int
+        and all(isinstance(text, str) for text in found.values())
+        and isinstance(about.get("verified", {}), dict)
+    )
+    if not good:
+        raise ValueError("its time, machine or versions are not those of a run")
 
 
 WHAT_TO_DO = "Move it away, or restore it (it may be under version control), and run the command again."
@@ -255,6 +295,7 @@ def _check(path: Path, run: Stored) -> None:
         and all(values.shape == (rows,) for values in c.values())
         and c["trajectories"][0] == 0
         and bool((np.diff(c["trajectories"]) >= 0).all())
+        and c["trajectories_total"][0] >= 0
         and bool((np.diff(c["trajectories_total"]) >= 0).all())
         and bool(np.isfinite(c["test_return"]).all())
         and bool(((c["rule"] >= 0) & (c["rule"] < len(RULES))).all())

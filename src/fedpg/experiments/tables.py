@@ -20,7 +20,7 @@ from fedpg.experiments.statistics import (
     resampled,
     verdict,
 )
-from fedpg.experiments.store import Stored
+from fedpg.experiments.store import UNKNOWN, Stored
 
 MARKS = {
     "CartPole-v1": (500, 1000, 2000, 3000, 5000),
@@ -51,7 +51,7 @@ def overview(panels: Sequence[Panel], stored: Stock) -> Table | None:
                     read = "" if np.isnan(mean) else f" [{mean:.0f}]"
                     cells[mark] = f"{ours.mean[i]:.0f}{read}"
             counts = Counter(VERDICTS.get(word, "") for word in verdicts(panel, curve, ours))
-            rows.append([panel.title, curve.label, str(ours.seeds.max()), *cells.values(), _tally(counts)])
+            rows.append([panel.title, curve.label, span(ours.seeds), *cells.values(), _tally(counts)])
     if not rows:
         return None
     columns = ["panel", "curve", "seeds", *(f"{mark:,}" for mark in marks), "paper's band"]
@@ -75,11 +75,10 @@ def tally(experiments: Iterable[Experiment], stored: Stock) -> Table:
             for curve, ours in compared(panel, stored):
                 if not curve.reference and experiment.name in ("figure1", "figure2"):
                     words.update(verdicts(panel, curve, ours))
-                    seeds.append(int(ours.seeds.max()))
+                    seeds += ours.seeds.tolist()
             counts = [words[word] for word in VERDICTS]
             if sum(counts):
-                span = f"{min(seeds)}" if min(seeds) == max(seeds) else f"{min(seeds)} to {max(seeds)}"
-                rows.append([experiment.name, panel.title, span, *map(str, counts)])
+                rows.append([experiment.name, panel.title, span(seeds), *map(str, counts)])
     return Table(["figure", "panel", "seeds", *VERDICTS], once(rows), words=2)
 
 
@@ -124,7 +123,7 @@ def learning(panels: Sequence[Panel], stored: Stock) -> Table:
     rows = []
     for panel in panels:
         for curve, runs in runs_of(panel, stored):
-            last, area = finals(runs), areas(runs, shortest(runs))
+            last, area = finals(runs, shortest(runs)), areas(runs, shortest(runs))
             rows.append(
                 [
                     panel.title,
@@ -168,7 +167,7 @@ def per_seed(panels: Sequence[Panel], stored: Stock) -> Table:
     seeds = sorted({run.seed for _, _, runs in found for run in runs})
     rows = []
     for panel, curve, runs in found:
-        for name, values in (("final", finals(runs)), ("area", areas(runs, shortest(runs)))):
+        for name, values in (("final", finals(runs, shortest(runs))), ("area", areas(runs, shortest(runs)))):
             by_seed = {run.seed: f"{value:.0f}" for run, value in zip(runs, values, strict=True)}
             rows.append([panel.title, curve.label, name, *(by_seed.get(seed, "") for seed in seeds)])
     return Table(["panel", "curve", "", *(f"seed {seed}" for seed in seeds)], once(rows), words=3)
@@ -207,7 +206,7 @@ def provenance(runs: Sequence[Stored], code: str) -> list[Table]:
     return [
         count("code", lambda run: _code(run, code)),
         count("machine", lambda run: _machine(run.about["hardware"])),
-        count("versions", lambda run: ", ".join(f"{name} {v}" for name, v in run.about["versions"].items())),
+        count("versions", lambda run: ", ".join(f"{n} {v}" for n, v in run.about["versions"].items()) or "unknown"),
     ]
 
 
@@ -218,12 +217,21 @@ def _code(run: Stored, code: str) -> str:
 
 
 def _machine(hardware: dict[str, str]) -> str:
+    if hardware == UNKNOWN["hardware"]:
+        return "unknown"
     return f"{hardware['processor']}, {hardware['cores']} cores, {hardware['system']}"
 
 
 def shortest(runs: Sequence[Stored]) -> int:
     """How far all of the runs got."""
     return min(run.reached for run in runs)
+
+
+def span(seeds: Iterable[int]) -> str:
+    """How many seeds got to the marks that any got to."""
+    some = [count for count in seeds if count]
+    low, high = min(some, default=0), max(some, default=0)
+    return f"{high}" if low == high else f"{low} to {high}"
 
 
 def number(value: float) -> str:

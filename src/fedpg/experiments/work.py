@@ -21,6 +21,18 @@ from fedpg.storage import read_config, write_config
 
 LINE = re.compile(r"^seed (\d+) (\d+)/(\d+) trajectories (.*)$")
 LAST_LINES = 12
+TRAIN = """
+import os, signal, sys, threading
+
+def watch():
+    os.read(0, 1)
+    os.kill(os.getpid(), signal.SIGINT)
+
+threading.Thread(target=watch, daemon=True).start()
+from fedpg.cli import main
+sys.exit(main(["train", *sys.argv[1:]]))
+"""
+"""`fedpg train` that stops, as by Ctrl-C, when its input ends: when who started it is gone, however that came about."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +75,10 @@ def work(
     config, stop = from_json(settings), stop or threading.Event()
     base = Path(runs) / code / name_of(config)
     folders = {seed: base / f"seed-{seed}" for seed in seeds}
+    for seed in list(folders):  # a longer run that was interrupted may be long enough
+        yield from _collect(folders, seed, config, code)
+    if not folders:
+        return
     length = config.trajectories
     for seed, folder in folders.items():
         folder.mkdir(parents=True, exist_ok=True)
@@ -70,21 +86,26 @@ def work(
             length = max(length, read_config(folder)[0].trajectories)  # a run is made longer, never shorter
         else:
             write_config(folder, config, seed)
-    out = base if len(seeds) > 1 else folders[seeds[0]]
-    command = [sys.executable, "-m", "fedpg.cli", "train", "--out", str(out), "--resume"]
-    command += ["--seeds", ",".join(map(str, seeds)), "--trajectories", str(length)]
+    out = base if len(folders) > 1 else next(iter(folders.values()))
+    command = [sys.executable, "-c", TRAIN, "--out", str(out), "--resume"]
+    command += ["--seeds", ",".join(map(str, folders)), "--trajectories", str(length)]
     yield Event(text="waiting for a free core")
     with cores.lease(Path(runs) / "cores", share, stop) as mine:
         if stop.is_set():
             return
         with cores.bound_to(mine):
             child = subprocess.Popen(
-                command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                start_new_session=True,
             )
         watcher = threading.Thread(target=_interrupt_on, args=(child, stop), daemon=True)
         watcher.start()
         try:
-            yield from _follow(child, folders, config, code)
+            yield from _follow(child, folders, config, code, stop)
         finally:
             _end(child)
     for seed in list(folders):
@@ -93,8 +114,10 @@ def work(
         raise SimulationError(f"{config.name}: training ended before seed {next(iter(folders))} was done")
 
 
-def _follow(child: "subprocess.Popen[str]", folders: dict[int, Path], config: Config, code: str) -> Iterator[Event]:
-    """The child's lines as events, and each run as soon as it is finished."""
+def _follow(
+    child: "subprocess.Popen[str]", folders: dict[int, Path], config: Config, code: str, stop: threading.Event
+) -> Iterator[Event]:
+    """The child's lines as events, and each run as soon as it is long enough."""
     assert child.stdout is not None
     shares = dict.fromkeys(folders, 0.0)
     last: deque[str] = deque(maxlen=LAST_LINES)
@@ -104,21 +127,24 @@ def _follow(child: "subprocess.Popen[str]", folders: dict[int, Path], config: Co
         if not found:
             continue
         seed, done, total = int(found[1]), int(found[2]), int(found[3])
-        shares[seed] = min(1.0, done / total)
+        shares[seed] = min(1.0, done / config.trajectories)
         yield Event(sum(shares.values()) / len(shares), line.strip())
         for finished in [s for s, share in shares.items() if share == 1.0 and s in folders]:
             yield from _collect(folders, finished, config, code)
-    if child.wait() not in (0, 130):
+        if not folders and total > config.trajectories:
+            return  # the rest is of a longer run, which nobody asks for now
+    if child.wait() not in (0, 130) and not stop.is_set():
         raise SimulationError(f"{config.name}: training ended with code {child.returncode}:\n" + "\n".join(last))
 
 
 def _collect(folders: dict[int, Path], seed: int, config: Config, code: str) -> Iterator[Event]:
-    """The finished run of a seed, once: it is taken out of `folders`."""
+    """The run of a seed if it is long enough, once: it is taken out of `folders`."""
     path = folders[seed] / "records.jsonl"
     if not path.exists():
         return
-    row = json.loads(path.read_text().splitlines()[-1])
-    if row["test_return"] is not None and row["trajectories"] >= config.trajectories:
+    # The policy after the last round of a run that goes on has not been evaluated yet.
+    rows = [json.loads(line) for line in path.read_text().splitlines()[-2:]]
+    if any(row["test_return"] is not None and row["trajectories"] >= config.trajectories for row in rows):
         yield Event(None, f"seed {seed} finished", pack(from_folder(folders.pop(seed), code)))
 
 
@@ -138,5 +164,6 @@ def _end(child: "subprocess.Popen[str]") -> None:
     if child.poll() is None:
         child.kill()
         child.wait()
-    if child.stdout is not None:
-        child.stdout.close()
+    for pipe in (child.stdin, child.stdout):
+        if pipe is not None:
+            pipe.close()

@@ -1,9 +1,11 @@
 """A run: rounds, evaluation, records, checkpoints and their folder."""
 
+import contextlib
+import os
 import threading
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -128,7 +130,10 @@ def train_seeds(
         reporter.note("compiled")
         for seed in seeds:
             make_folder(folders[seed], problem.config, seed)
-        with ThreadPoolExecutor(max_workers=min(len(seeds), at_a_time(problem))) as pool:
+        workers = min(len(seeds), at_a_time(problem))
+        with contextlib.ExitStack() as held, ThreadPoolExecutor(max_workers=workers) as pool:
+            for seed in seeds:
+                held.enter_context(alone_in(folders[seed]))
             far = sites is not None
             jobs = [pool.submit(_train_one, problem, advance, s, folders[s], reporter, stop, far) for s in seeds]
             try:
@@ -194,6 +199,27 @@ def make_folder(folder: Path, config: Config, seed: int) -> None:
         raise StorageError(f"cannot make the run folder {folder}: {error.strerror or error}") from error
     if not (folder / "config.json").exists():
         write_config(folder, config, seed)
+
+
+@contextlib.contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """Refuse a folder that another process trains in; the system forgets the lock when a process ends, however."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        yield
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise StorageError(f"{folder} is being trained by another process: wait for it, or stop it") from None
+        except OSError:
+            pass  # a file system without locks
+        yield
+    finally:
+        os.close(handle)
 
 
 def _train_one(
