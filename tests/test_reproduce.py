@@ -17,7 +17,7 @@ import ray
 import tyro
 
 from conftest import TINY
-from fedpg import Config, ConfigError, SimulationError
+from fedpg import Config, ConfigError, SimulationError, StorageError
 from fedpg.agents import Problem
 from fedpg.cli import main
 from fedpg.cli.reproduce import as_train_command
@@ -30,6 +30,7 @@ from fedpg.experiments.runner import Board, run_units
 from fedpg.experiments.store import fingerprint, from_folder, load_all
 from fedpg.experiments.work import Event, Unit, work
 from fedpg.training import train_seeds
+from fedpg.training.run import alone_in
 
 Capture = pytest.CaptureFixture[str]
 LENGTH = 60
@@ -126,6 +127,12 @@ def test_a_command_that_is_killed_leaves_no_process_and_a_shorter_one_ends_where
     (run,) = (store.unpack(data, tmp_path) for data in runs)
     assert LENGTH <= run.reached < 10**8
     assert not children()
+
+
+def test_two_never_train_in_one_folder(tiny: Callable[..., Problem], compiled: Any, tmp_path: Path):
+    with alone_in(tmp_path), pytest.raises(StorageError, match="is being trained by another process"):
+        train_seeds(tiny(), [0], tmp_path)
+    train_seeds(tiny(), [0], tmp_path, resume=True)  # it is free again
 
 
 def test_a_training_process_that_fails_is_an_error_with_its_last_lines(config: Config, tmp_path: Path):

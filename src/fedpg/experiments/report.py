@@ -23,8 +23,8 @@ READING = (
 )
 VERDICT = (
     "A verdict compares our mean with the paper's 90% band, widened by the error of reading it off the published plot "
-    "(3 on CartPole, 10 on LunarLander, 15 on HalfCheetah). LunarLander's has no verdict before 2500 trajectories, where "
-    "the error is larger. A star: that band could not be read off, and the paper's mean is compared with our 95% "
+    "(3 on CartPole, 10 on LunarLander, 15 on HalfCheetah). LunarLander's has no verdict before 2500 trajectories, "
+    "where the error is larger. A star: that band could not be read off, and the paper's mean is compared with our 95% "
     "interval instead. `final` is the mean of a run's last 20 evaluations, `IQM` the inter-quartile mean of these over "
     "seeds, `area` the area under a run's curve over its length (its average return), all up to the length that all "
     "seeds have. `precision`: of the rejected replies, the share that was "
@@ -38,8 +38,8 @@ def perfect() -> str:
     return (
         "A perfect reproduction would not be inside everywhere, since both means vary with their seeds: an exact "
         "replication lies inside a 90% band of ten seeds with probability P(|Z| < 1.645 / sqrt(1 + 10 / n)) for n "
-        f"seeds of ours, which is {shares} (the error of reading off, which widens the band, not counted). Marks of one "
-        "curve are not independent of each other."
+        f"seeds of ours, which is {shares} (the error of reading off, which widens the band, not counted). Marks of "
+        "one curve are not independent of each other."
     )
 
 
