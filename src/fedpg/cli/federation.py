@@ -97,7 +97,7 @@ class Demo:
     """A server and its sites on this machine, secured as between machines: ten sites, three of them Byzantine.
 
     Examples:
-      fedpg federation demo
+      fedpg federation demo --out runs/ten-sites
       fedpg federation demo --sites 4 --byzantine 1 --attack random-noise
     """
 
