@@ -1,16 +1,18 @@
 """Real federations on loopback for the tests: a server process, sites as processes or as threads of the test."""
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import gymnasium
+import jax
 
 from fedpg.federation.messages import largest
 from fedpg.flower.certificates import read_site_key
@@ -30,6 +32,16 @@ def slow_cartpole() -> gymnasium.Env[Any, Any]:
             return self.env.reset(**options)
 
     return Slow(gymnasium.make("CartPole-v1"))
+
+
+@contextlib.contextmanager
+def compiled_hastily() -> Iterator[None]:
+    """Compiles with less optimisation, in half the time, and leaves nothing of it to the tests after these."""
+    before = jax.config.read("jax_disable_most_optimizations")
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", before)
+    jax.clear_caches()
 
 
 def until(true: Callable[[], Any], what: str, seconds: float = 300.0) -> Any:

@@ -29,7 +29,7 @@ from flwr.supernode.fleet_http_client import FleetHttpClient
 from google.protobuf.message import DecodeError
 
 from conftest import TINY
-from federations import SLOW, Process, Server, Sites, until
+from federations import SLOW, Process, Server, Sites, compiled_hastily, until
 from fedpg import Config, make_config
 from fedpg.agents import make_broadcast, make_problem
 from fedpg.cli import main
@@ -60,10 +60,8 @@ def quick(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         patch.setenv("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
         patch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path_factory.mktemp("compiled")))
         patch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
-        before = jax.config.read("jax_disable_most_optimizations")
-        jax.config.update("jax_disable_most_optimizations", True)  # and so does this process
-        yield
-        jax.config.update("jax_disable_most_optimizations", before)
+        with compiled_hastily():
+            yield
 
 
 @pytest.fixture(scope="module")

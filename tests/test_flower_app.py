@@ -2,7 +2,7 @@
 
 import json
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -12,6 +12,7 @@ from flwr.app import Context, Error, Message, RecordDict
 from flwr.common.constant import SUPERLINK_NODE_ID
 from flwr.supercore.task_identity import TaskIdentity
 
+from federations import compiled_hastily
 from fedpg.agents import make_problem
 from fedpg.config import ConfigError, make_config
 from fedpg.flower.client_app import app as client_app
@@ -53,7 +54,13 @@ class HereGrid:
         return [self.replies.pop(id_) for id_ in message_ids if id_ in self.replies]
 
 
-@pytest.mark.usefixtures("compiled_fast")
+@pytest.fixture
+def hastily() -> Iterator[None]:
+    with compiled_hastily():
+        yield
+
+
+@pytest.mark.usefixtures("hastily")
 def test_the_app_trains_as_a_simulation_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     for name, value in {"_run_id": 1, "_task_id": 1, "_node_id": SUPERLINK_NODE_ID}.items():
         monkeypatch.setattr(TaskIdentity, name, value)

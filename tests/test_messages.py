@@ -14,6 +14,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from hypothesis import given
 from hypothesis import strategies as st
 
+from federations import compiled_hastily
 from fedpg.agents import STATUSES, Answers, Broadcast, Problem, make_broadcast
 from fedpg.algorithms import Log, first_state
 from fedpg.config import ConfigError, make_config
@@ -246,11 +247,9 @@ class InThisProcess:
 @pytest.fixture(scope="module")
 def apart(tiny: Callable[..., Problem]) -> Iterator[tuple[InThisProcess, Advance]]:
     """The tiny federation over messages, compiled once, with less optimisation."""
-    before = jax.config.read("jax_disable_most_optimizations")
-    jax.config.update("jax_disable_most_optimizations", True)
-    sites = InThisProcess(tiny())
-    yield sites, compile_apart(sites.problem, sites)
-    jax.config.update("jax_disable_most_optimizations", before)
+    with compiled_hastily():
+        sites = InThisProcess(tiny())
+        yield sites, compile_apart(sites.problem, sites)
 
 
 def test_a_round_over_messages_is_a_simulated_round(

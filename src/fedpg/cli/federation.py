@@ -97,8 +97,8 @@ class Demo:
     """A server and its sites on this machine, secured as between machines: ten sites, three of them Byzantine.
 
     Examples:
+      fedpg federation demo --out runs/ten-sites
       fedpg federation demo --sites 4 --byzantine 1 --attack random-noise
-      fedpg federation demo
     """
 
     sites: int = 10
