@@ -378,7 +378,7 @@ def test_a_full_disk_ends_the_server_with_a_reason_and_nothing_is_lost(
     assert [row["round"] for row in rows] == list(range(len(rows)))
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture  # one for each test: Flower's messages bear the run of the link that was made last in this process
 def listening(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Federation, Link, Ledger]]:
     """A link of two sites in this process, and its ledger."""
     made = federation(tmp_path_factory.mktemp("l") / "f", agents=2, quorum=2)
@@ -636,6 +636,8 @@ def test_one_vector_and_a_few_numbers_leave_a_site(
     monkeypatch.setattr(FleetHttpClient, "_unary_unary", spy)
     stop = threading.Event()
     exchange = Exchange(link, link.nodes, made.config, ledger, stop, deadline=30.0)
+    limit = threading.Timer(120, stop.set)  # it asks again and again until somebody answers
+    limit.start()
     with Sites(made) as sites:
         for name in made.sites:
             sites.start(name, responders(made.config))
@@ -645,6 +647,7 @@ def test_one_vector_and_a_few_numbers_leave_a_site(
             answers = exchange.ask(broadcast)
             assert answers is not None
             assert (np.asarray(answers.replies.lengths) == size).all()
+    limit.cancel()
     objects = [request.object_content for what, request in sent if what == "push-object"]
     heads = [content.split(b"\0", 1)[0].split(b" ")[0].decode() for content in objects]
     assert sorted(heads) == sorted(["Message", "RecordDict", "ConfigRecord"] * 6)
