@@ -12,7 +12,7 @@ demo: $(INSTALLED)  ## ten agents, three of them Byzantine, learn CartPole
 	echo "Look at $$folder/curve.png and $$folder/play.gif"
 
 test: $(INSTALLED)  ## all tests
-	$(BIN)/pytest
+	$(BIN)/pytest -n 2 --dist loadfile
 
 lint: $(INSTALLED)  ## style and types
 	$(BIN)/ruff check .

@@ -5,6 +5,7 @@ from the Adam state that the seed before it ended with, as in the code behind th
 
     python studies/optimiser_leak.py
     python studies/optimiser_leak.py --task LunarLander-v3 --seeds 3 --at 500 1000 1500 2000     an hour
+    python studies/optimiser_leak.py --task HalfCheetah-v5 --agents 1 --seeds 3 --at 5000 10000     half an hour
 """
 
 import argparse
@@ -20,10 +21,11 @@ from fedpg.training.rounds import CHUNK, compile_rounds
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--task", default="CartPole-v1")
+    parser.add_argument("--agents", type=int, default=10)
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--at", type=int, nargs="+", default=(250, 500, 750, 1000), help="trajectories")
     options = parser.parse_args()
-    problem = make_problem(make_config(options.task, preset="released", agents=10))
+    problem = make_problem(make_config(options.task, preset="released", agents=options.agents))
     advance = compile_rounds(problem)
     for leak in (False, True):
         optimizer, rows = None, []
@@ -38,6 +40,7 @@ def main() -> None:
                 records.extend(log, int(done), 0.0)
             optimizer = state.optimizer
             rows.append([records.return_at(at) for at in options.at])
+            print(f"  seed {seed}: {' '.join(f'{value:.0f}' for value in rows[-1])}", flush=True)
         mean, error = np.mean(rows, axis=0), np.std(rows, axis=0, ddof=1) / len(rows) ** 0.5
         cells = "  ".join(f"{at}: {m:.0f} ± {e:.0f}" for at, m, e in zip(options.at, mean, error, strict=True))
         print(f"{'leaking' if leak else 'clean  '}  {cells}", flush=True)

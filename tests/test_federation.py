@@ -2,11 +2,19 @@
 
 import contextlib
 import dataclasses
+import fcntl
 import json
+import os
+import pty
+import re
 import resource
 import signal
 import ssl
 import stat
+import struct
+import subprocess
+import sys
+import termios
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -45,7 +53,7 @@ from fedpg.flower.folder import Federation, _listen, create, read_federation, re
 from fedpg.flower.join import join
 from fedpg.flower.ledger import Ledger
 from fedpg.flower.link import PARTS, Link
-from fedpg.flower.link import Server as HttpServer
+from fedpg.flower.web import Server as HttpServer
 from fedpg.storage import StorageError
 from fedpg.training import train_seeds
 
@@ -325,6 +333,38 @@ def test_sites_and_the_server_may_be_killed_stopped_late_and_started_again(
     assert statuses(server.rounds()[-1]) == ["answered"] * 4
     assert sites.errors == {}
     assert "trying again" in " ".join(sites.said["site-0"])
+
+
+def test_the_demo_shows_its_sites_live_on_a_terminal(tmp_path: Path):
+    """A server and three site processes, from the command to the end of its run; on a terminal of 100 columns."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 100, 0, 0))
+    words = ["--sites", "3", "--byzantine", "0", "--trajectories", "80", "--out", str(tmp_path / "f")]
+    command = [sys.executable, "-m", "fedpg.cli", "federation", "demo", *words]
+    environment = os.environ | {"TERM": "xterm-256color", "COLUMNS": "100"}
+    screen = bytearray()
+    with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment) as process:
+        os.close(theirs)
+        with contextlib.suppress(OSError):  # the other end is closed: the command is over
+            while part := os.read(ours, 65536):
+                screen += part
+    os.close(ours)
+    shown = screen.decode()
+    assert process.returncode == 0, shown[-2000:]
+    assert shown.count("last seen") > 3  # drawn anew, again and again
+    assert "\x1b[1A" in shown  # in its place
+    rows = records(tmp_path / "f" / "run")
+    assert len(rows) > 3
+    plain = re.sub("\x1b[^A-Za-z]*[A-Za-z]", "", shown)
+    last = plain.rpartition("last seen")[2]  # the table as it was left
+    for i in range(3):
+        row = re.search(rf"site-{i} +yes +\d+ s ago +round {len(rows) - 1} +(\d+) +(\d+)", last)
+        assert row is not None, last
+        assert int(row[1]) + int(row[2]) == len(rows) - 1
+    assert f"round {len(rows) - 1}, return " in last
+    assert all(row["accepted_honest"] >= 2 for row in rows[1:])
+    for name in ("site-0", "site-1", "site-2"):
+        assert "round 2" in (tmp_path / "f" / "sites" / name / "join.log").read_text()
 
 
 def test_a_round_without_a_quorum_changes_nothing_and_is_tried_again(

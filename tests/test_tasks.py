@@ -165,7 +165,6 @@ def raises_import_error() -> gymnasium.Env[Any, Any]:
         (raises_import_error, ["raises_import_error", "No module named 'walking'"]),
         ("Hopper-v2", ["Hopper-v2", "Gymnasium cannot make"]),
     ],
-    ids=str,
 )
 @pytest.mark.filterwarnings("ignore:.*out of date")
 def test_a_task_that_cannot_be_made_is_refused_before_anything_is_written(task: Any, words: list[str], tmp_path: Path):

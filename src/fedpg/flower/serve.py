@@ -10,8 +10,9 @@ from fedpg.federation.site import refuse_collusion
 from fedpg.flower.exchange import Exchange
 from fedpg.flower.folder import Federation, refuse_open, split_address
 from fedpg.flower.ledger import FILE, Ledger
-from fedpg.flower.link import Link, Server
+from fedpg.flower.link import Link
 from fedpg.flower.table import make_table_reporter
+from fedpg.flower.web import Server
 from fedpg.training import Run, train_seeds
 from fedpg.training.run import check_folder, make_folder
 
