@@ -32,7 +32,7 @@ def main(grid: Grid, context: Context) -> None:
     out = Path(wanted.out) if wanted.out else new_folder(config)
     check_folder(out, config, wanted.seed, resume=True)
     make_folder(out, config, wanted.seed)  # the ledger is in it, and begins before the run
-    reporter = Lines(config)
+    reporter = Lines(config, rounds=wanted.rounds)
     ledger = Ledger([f"node-{agent}" for agent in range(config.agents)], out / FILE, reporter.note)
     exchange = Exchange(
         grid,

@@ -83,10 +83,12 @@ class Live(Silent):
 class Lines(Silent):
     """One line per seed every few seconds; if nobody reads them any more, the run goes on without."""
 
-    def __init__(self, config: Config, every: float = 5.0) -> None:
+    def __init__(self, config: Config, every: float = 5.0, rounds: int = 0) -> None:
+        """A run may end after so many rounds, if that is not 0, before it has its trajectories."""
         self.config = config
         self.every = every
-        self.started: dict[int, tuple[float, int]] = {}
+        self.rounds = rounds
+        self.started: dict[int, tuple[float, Snapshot]] = {}
         self.said: dict[int, float] = {}
 
     def note(self, text: str) -> None:
@@ -95,16 +97,23 @@ class Lines(Silent):
 
     def update(self, seed: int, snapshot: Snapshot) -> None:
         now = time.monotonic()
-        began, at = self.started.setdefault(seed, (now, snapshot.trajectories))
-        over = snapshot.trajectories >= self.config.trajectories
-        if not over and now - self.said.get(seed, -1e9) < self.every:
+        left = self.left(seed, snapshot, now)
+        if left != 0.0 and now - self.said.get(seed, -1e9) < self.every:
             return
         self.said[seed] = now
-        gained = snapshot.trajectories - at
-        left = (self.config.trajectories - snapshot.trajectories) * (now - began) / gained if gained else 0.0
-        ending = f" {max(left, 0.0):.0f} s left" if gained and not over else ""
+        ending = f" {left:.0f} s left" if left else ""
         counts = f"{snapshot.trajectories}/{self.config.trajectories} trajectories"
         self.note(f"seed {seed} {counts} {describe(self.config, snapshot)}{ending}")
+
+    def left(self, seed: int, snapshot: Snapshot, now: float) -> float | None:
+        """Seconds, at the pace so far: 0 at the end; None while nothing can be said."""
+        began, first = self.started.setdefault(seed, (now, snapshot))
+        missing = [(self.config.trajectories - snapshot.trajectories, snapshot.trajectories - first.trajectories)]
+        if self.rounds:
+            missing.append((self.rounds - snapshot.round, snapshot.round - first.round))
+        if any(more <= 0 for more, _ in missing):
+            return 0.0
+        return min((more * (now - began) / gained for more, gained in missing if gained), default=None)
 
 
 def describe(config: Config, snapshot: Snapshot) -> str:
