@@ -1,7 +1,8 @@
 """A tiny federation for the tests that train, compiled once for all of them."""
 
 import dataclasses
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,20 +12,9 @@ import pytest
 import fedpg.training.run
 from fedpg import Config, make_config
 from fedpg.agents import Problem, make_problem
+from fedpg.federation.site import Responder, make_responder
 from fedpg.training.rounds import Advance, compile_rounds
-
-TINY: dict[str, Any] = {
-    "agents": 4,
-    "byzantine": 1,
-    "attack": "sign-flipping",
-    "batch": (4, 5),
-    "minibatch": 2,
-    "horizon": 40,
-    "test_horizon": 40,
-    "test_episodes": 3,
-    "hidden": (8,),
-    "trajectories": 60,
-}
+from tiny import TINY, compiled_hastily
 
 
 @pytest.fixture(scope="session")
@@ -55,10 +45,8 @@ def compiled() -> Iterator[Callable[[Problem], Advance]]:
 @pytest.fixture
 def compiled_fast() -> Iterator[None]:
     """Compiles with less optimisation, in half the time: for what is compiled to be used in one test."""
-    before = jax.config.read("jax_disable_most_optimizations")
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", before)
+    with compiled_hastily(forget=False):
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -77,3 +65,35 @@ def as_options() -> Callable[[Config], list[str]]:
 def content() -> Callable[[Path], dict[str, bytes]]:
     """Reads all files below a folder, by their paths."""
     return lambda folder: {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+@pytest.fixture(scope="module")
+def shared_compilations(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """All processes of these tests share what they compile, and spend little on it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+        patch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path_factory.getbasetemp() / "compiled"))
+        patch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
+        with compiled_hastily():
+            yield
+
+
+@pytest.fixture(scope="module")
+def responders() -> Callable[[Config], Responder]:
+    """The computation of a site, compiled once for all sites of the same settings."""
+    known: dict[Config, Responder] = {}
+    lock = threading.Lock()
+
+    def responder(config: Config) -> Responder:
+        config = dataclasses.replace(config, trajectories=1)
+        if config not in known:
+            known[config] = make_responder(make_problem(config))
+        respond = known[config]
+
+        def one_at_a_time(values: Mapping[str, Any]) -> dict[str, Any]:
+            with lock:
+                return respond(values)
+
+        return one_at_a_time
+
+    return responder

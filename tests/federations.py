@@ -1,24 +1,28 @@
 """Real federations on loopback for the tests: a server process, sites as processes or as threads of the test."""
 
-import contextlib
 import json
 import os
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import gymnasium
-import jax
 
+from fedpg import make_config
 from fedpg.federation.messages import largest
+from fedpg.federation.site import Responder
 from fedpg.flower.certificates import read_site_key
-from fedpg.flower.folder import Federation, read_site
+from fedpg.flower.demo import free_port
+from fedpg.flower.folder import Federation, create, read_site
 from fedpg.flower.warm import Address, run_site
+from tiny import TINY
 
+HONEST: dict[str, Any] = TINY | {"byzantine": 0, "attack": "random-noise", "sigma": 1e9}
+"""Everybody whose reply can be used is accepted."""
 SLOW = 0.3
 """Seconds that an episode of the slow task takes to begin."""
 
@@ -34,14 +38,17 @@ def slow_cartpole() -> gymnasium.Env[Any, Any]:
     return Slow(gymnasium.make("CartPole-v1"))
 
 
-@contextlib.contextmanager
-def compiled_hastily() -> Iterator[None]:
-    """Compiles with less optimisation, in half the time, and leaves nothing of it to the tests after these."""
-    before = jax.config.read("jax_disable_most_optimizations")
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", before)
-    jax.clear_caches()
+def federation(folder: Path, deadline: float = 60.0, quorum: int = 0, seed: int = 0, **settings: Any) -> Federation:
+    config = make_config(**(HONEST | settings))
+    return create(folder, config, f"127.0.0.1:{free_port()}", deadline, quorum, seed)
+
+
+def statuses(line: dict[str, Any]) -> list[str]:
+    return [site["status"] for site in line["sites"].values()]
+
+
+def records(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "records.jsonl").read_text().splitlines()]
 
 
 def until(true: Callable[[], Any], what: str, seconds: float = 300.0) -> Any:
@@ -160,3 +167,21 @@ class Sites:
         self.stop.set()
         for thread in self.threads:
             thread.join(timeout=20)
+
+
+class Gate:
+    """Lets the sites that share it reply to as many rounds as the test wants."""
+
+    def __init__(self, respond: Responder, rounds: int = 0) -> None:
+        self.respond, self.open = respond, rounds
+        self.changed = threading.Condition()
+
+    def __call__(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        with self.changed:
+            assert self.changed.wait_for(lambda: values["round"] <= self.open, timeout=100)
+        return self.respond(values)
+
+    def let(self, rounds: int) -> None:
+        with self.changed:
+            self.open = rounds
+            self.changed.notify_all()

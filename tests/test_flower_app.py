@@ -12,7 +12,6 @@ from flwr.app import Context, Error, Message, RecordDict
 from flwr.common.constant import SUPERLINK_NODE_ID
 from flwr.supercore.task_identity import TaskIdentity
 
-from federations import compiled_hastily
 from fedpg.agents import make_problem
 from fedpg.config import ConfigError, make_config
 from fedpg.flower.client_app import app as client_app
@@ -20,6 +19,7 @@ from fedpg.flower.run_config import OTHERS, SETTINGS, read_run_config
 from fedpg.flower.server_app import app as server_app
 from fedpg.flower.server_app import numbered
 from fedpg.training import train_seeds
+from tiny import compiled_hastily
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "flower-app" / "pyproject.toml"
 

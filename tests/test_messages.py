@@ -14,7 +14,6 @@ from flwr.supercore.task_identity import TaskIdentity
 from hypothesis import given
 from hypothesis import strategies as st
 
-from federations import compiled_hastily
 from fedpg.agents import STATUSES, Answers, Broadcast, Problem, make_broadcast
 from fedpg.algorithms import Log, first_state
 from fedpg.config import ConfigError, make_config
@@ -32,6 +31,7 @@ from fedpg.federation.site import make_responder
 from fedpg.flower.exchange import RECORD, Exchange, Round
 from fedpg.flower.ledger import Ledger
 from fedpg.training.rounds import Advance, compile_apart
+from tiny import compiled_hastily
 
 SIZE = 5
 CONFIG = make_config(agents=4, batch=(4, 6), minibatch=2)

@@ -16,7 +16,6 @@ import pytest
 import ray
 import tyro
 
-from conftest import TINY
 from fedpg import Config, ConfigError, SimulationError, StorageError
 from fedpg.agents import Problem
 from fedpg.cli import main
@@ -31,6 +30,7 @@ from fedpg.experiments.store import fingerprint, from_folder, load_all
 from fedpg.experiments.work import Event, Unit, work
 from fedpg.training import train_seeds
 from fedpg.training.run import alone_in
+from tiny import TINY
 
 Capture = pytest.CaptureFixture[str]
 LENGTH = 60

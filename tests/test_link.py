@@ -1,0 +1,292 @@
+"""What the door of a federation lets in, and what leaves a site."""
+
+import contextlib
+import json
+import ssl
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.common.serde import message_to_proto
+from flwr.proto.fleet_pb2 import DeactivateNodeRequest, PullMessagesRequest, PullMessagesResponse, PushMessagesRequest
+from flwr.proto.message_pb2 import ObjectTree
+from flwr.supercore.inflatable.inflatable_object import get_object_tree
+from flwr.supercore.protobuf.constants import PROTOBUF_MEDIA_TYPE
+from flwr.supernode.fleet_http_client import FleetHttpClient
+from google.protobuf.message import DecodeError
+
+from federations import Sites, federation
+from fedpg import Config
+from fedpg.agents import make_broadcast, make_problem
+from fedpg.config import ConfigError
+from fedpg.federation.messages import REPLY, largest
+from fedpg.federation.site import Responder
+from fedpg.flower import warm
+from fedpg.flower.exchange import RECORD, Exchange, status_of
+from fedpg.flower.folder import Federation
+from fedpg.flower.ledger import Ledger
+from fedpg.flower.link import PARTS, Link
+from fedpg.flower.web import Server as HttpServer
+
+pytestmark = pytest.mark.usefixtures("shared_compilations")
+
+
+@pytest.fixture  # one for each test: Flower's messages bear the run of the link that was made last in this process
+def listening(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Federation, Link, Ledger]]:
+    """A link of two sites in this process, and its ledger."""
+    made = federation(tmp_path_factory.mktemp("l") / "f", agents=2, quorum=2)
+    path = made.folder / "events.jsonl"
+    ledger = Ledger(made.sites, path)
+    link = Link(made.public_keys(), largest(make_problem(made.config).policy.size), ledger)
+    _, port = made.listen.split(":")
+    with HttpServer(link, "127.0.0.1", int(port), made.folder / "server.crt", made.folder / "server.key"):
+        yield made, link, ledger
+
+
+def refused(made: Federation, address: warm.Address) -> str:
+    """What a site says that cannot join."""
+    with pytest.raises(ConfigError) as error:
+        warm.run_site(address, lambda values: {}, print, threading.Event(), 10**6)
+    return str(error.value)
+
+
+def test_a_site_with_a_key_that_is_not_registered_is_refused(listening: tuple[Federation, Link, Ledger]):
+    made, link, _ = listening
+    stranger = Sites(made).address("site-0")._replace(key=ec.generate_private_key(ec.SECP384R1()))
+    assert "does not know this site's key" in refused(made, stranger)
+    events = [json.loads(line) for line in (made.folder / "events.jsonl").read_text().splitlines()]
+    assert {k: events[-1][k] for k in ("event", "site")} == {"event": "refused", "site": None}
+    assert link.nodes() == {}
+
+
+def test_a_site_of_another_authority_does_not_trust_this_server(
+    listening: tuple[Federation, Link, Ledger], tmp_path: Path
+):
+    made, link, _ = listening
+    other = federation(tmp_path / "other", agents=2)
+    address = Sites(made).address("site-0")
+    theirs = address._replace(certificates=(other.folder / "ca.crt").read_bytes())
+    assert "cannot be trusted" in refused(made, theirs)
+    assert link.nodes() == {}
+
+
+def test_a_site_without_tls_is_told_so(listening: tuple[Federation, Link, Ledger]):
+    made, link, _ = listening
+    assert "it uses TLS" in refused(made, Sites(made).address("site-0")._replace(certificates=None))
+    assert link.nodes() == {}
+
+
+@pytest.fixture
+def two_sites(listening: tuple[Federation, Link, Ledger]) -> Iterator[list[tuple[FleetHttpClient, Any]]]:
+    """Both sites of `listening`, connected: (client, node) each."""
+    made, link, _ = listening
+    with contextlib.ExitStack() as stack:
+        found = []
+        for name in made.sites:
+            address = Sites(made).address(name)
+            client = stack.enter_context(warm._client(address))
+            found.append((client, warm._activate(client, address)))
+        yield found
+        for client, node in found:
+            client.DeactivateNode(DeactivateNodeRequest(node_id=node.node_id))
+        link.push_messages([])
+
+
+def ask_both(link: Link, sites: list[tuple[FleetHttpClient, Any]]) -> list[Message]:
+    """A message to each site, as it arrives there."""
+    link.push_messages(
+        Message(RecordDict({RECORD: ConfigRecord({"agent": agent})}), node, "train", ttl=60.0, group_id="1")
+        for agent, node in link.nodes().items()
+    )
+    works = [client.PullMessages(PullMessagesRequest(node=node)) for client, node in sites]
+    return [warm.fetch(client, node, work)[0] for (client, node), work in zip(sites, works, strict=True)]
+
+
+def test_what_a_liar_pushes_is_gone_after_the_round(
+    listening: tuple[Federation, Link, Ledger], two_sites: list[tuple[FleetHttpClient, Any]]
+):
+    _, link, _ = listening
+    link.push_messages([])
+    store = link.state.object_store
+    before = len(store)
+    message, _ = ask_both(link, two_sites)
+    client, node = two_sites[0]
+    bare = Message(RecordDict(), reply_to=message)
+    bare.metadata.__dict__["_message_id"] = bare.object_id
+    head, tree = message_to_proto(bare), get_object_tree(bare)
+    others = [get_object_tree(RecordDict({"x": ConfigRecord({"a": k})})) for k in range(5)]
+    many = ObjectTree(object_id=tree.object_id, children=others)
+
+    def push(code: str, heads: list[Any], trees: list[Any]) -> None:
+        with pytest.raises(httpx.HTTPStatusError, match=code):
+            client.PushMessages(PushMessagesRequest(node=node, messages_list=heads, message_object_trees=trees))
+
+    asked = len(store)
+    push("400", [], [])
+    push("400", [head, head], [tree, tree])
+    push("400", [head], [others[0]])
+    push("400", [head], [many])
+    assert len(store) == asked
+    assert warm.send_reply(client, node, message, RecordDict({RECORD: ConfigRecord({"a": 1})}), 0.1)
+    assert len(store) == asked + PARTS
+    for other in others:
+        push("409", [head], [other])
+    assert not warm.send_reply(client, node, message, RecordDict({RECORD: ConfigRecord({"a": 2})}), 0.1)
+    assert len(store) == asked + PARTS
+    link.push_messages([])
+    assert len(store) == before
+
+
+def test_a_site_cannot_reply_to_what_another_was_asked(
+    listening: tuple[Federation, Link, Ledger], two_sites: list[tuple[FleetHttpClient, Any]]
+):
+    _, link, _ = listening
+    messages = ask_both(link, two_sites)
+    ids = list(link.open)
+    (client, node), (other, other_node) = two_sites
+    forged = Message(RecordDict(), reply_to=messages[0])
+    forged.metadata.__dict__["_reply_to_message_id"] = messages[1].metadata.message_id
+    forged.metadata.__dict__["_message_id"] = forged.object_id
+    request = PushMessagesRequest(
+        node=node, messages_list=[message_to_proto(forged)], message_object_trees=[get_object_tree(forged)]
+    )
+    with pytest.raises(httpx.HTTPStatusError, match="403"):
+        client.PushMessages(request)
+    assert link.pull_messages(ids) == []
+    honest = RecordDict({RECORD: ConfigRecord({"a": 1})})
+    assert warm.send_reply(other, other_node, messages[1], honest, 0.1)
+    assert [r.metadata.reply_to_message_id for r in link.pull_messages(ids)] == [messages[1].metadata.message_id]
+
+
+def test_without_tls_a_site_outlives_its_server(
+    listening: tuple[Federation, Link, Ledger], monkeypatch: pytest.MonkeyPatch
+):
+    """A connection that breaks after it has worked is no sign of TLS."""
+    made, _, _ = listening
+    stop, said = threading.Event(), list[str]()
+
+    def works_once(*arguments: Any) -> None:
+        known = arguments[-1]
+        if known.is_set():
+            stop.set()
+        known.set()
+        raise httpx.ReadError("reset")
+
+    monkeypatch.setattr(warm, "_serve", works_once)
+    address = Sites(made).address("site-0")._replace(certificates=None)
+    warm.run_site(address, lambda values: {}, said.append, stop, 10**6)
+    assert len(said) == 2
+    assert all("trying again" in line for line in said)
+
+
+def test_whatever_a_server_makes_up_a_site_stays(
+    listening: tuple[Federation, Link, Ledger], monkeypatch: pytest.MonkeyPatch
+):
+    made, _, _ = listening
+    said: list[str] = []
+    work = PullMessagesResponse(messages_list=[PullMessagesResponse().messages_list.add()])
+    warm._answer(None, None, work, lambda values: {}, said.append, 10**6)  # type: ignore[arg-type]
+    assert "not made as agreed on" in said[0]
+    sent: list[Any] = []
+    monkeypatch.setattr(warm, "fetch", lambda *_: (None, bytes(1001)))
+    monkeypatch.setattr(warm, "send_reply", lambda *arguments: bool(sent.append(arguments[3])))
+    warm._answer(None, None, work, lambda values: {}, said.append, 1000)  # type: ignore[arg-type]
+    assert status_of(sent[0].code) == "too large"
+    stop = threading.Event()
+
+    def junk(*_: Any) -> None:
+        stop.set()
+        raise ValueError("Invalid protobuf response payload") from DecodeError()
+
+    monkeypatch.setattr(warm, "_serve", junk)
+    warm.run_site(Sites(made).address("site-0"), lambda values: {}, said.append, stop, 1000)
+    assert "trying again" in said[-1]
+
+
+def test_a_site_that_connects_twice_is_noted(
+    listening: tuple[Federation, Link, Ledger], two_sites: list[tuple[FleetHttpClient, Any]]
+):
+    made, _, _ = listening
+    client, _ = two_sites[1]
+    warm._activate(client, Sites(made).address("site-1"))
+    events = [json.loads(line) for line in (made.folder / "events.jsonl").read_text().splitlines()]
+    assert [e["site"] for e in events if e["event"] == "connected twice"] == ["site-1"]
+
+
+def test_strangers_do_not_fill_the_ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    said: list[str] = []
+    ledger = Ledger(["site-0"], tmp_path / "events.jsonl", said.append)
+    for _ in range(50):
+        ledger.stranger()
+    assert len(said) == len((tmp_path / "events.jsonl").read_text().splitlines()) == 1
+    ledger._silent_until = 0.0  # ten seconds later
+    ledger.stranger()
+    assert "50" in said[1]
+
+
+def test_only_flowers_fleet_api_is_served(listening: tuple[Federation, Link, Ledger]):
+    made, _, _ = listening
+    verify = ssl.create_default_context(cafile=str(made.folder / "ca.crt"))
+    as_flower = {"content-type": PROTOBUF_MEDIA_TYPE, "accept": PROTOBUF_MEDIA_TYPE}
+    with httpx.Client(base_url=f"https://{made.address}", verify=verify, headers=as_flower) as client:
+        for path in ("/v1/control/start-run", "/v1/control/register-node", "/v1/runtime/push-messages", "/docs"):
+            assert client.post(path, content=b"").status_code == 404, path
+        assert client.post("/v1/fleet/pull-messages", content=b"").status_code == 401
+        assert client.post("/v1/fleet/pull-messages", content=bytes(10**6)).status_code == 413
+
+
+def test_one_vector_and_a_few_numbers_leave_a_site(
+    listening: tuple[Federation, Link, Ledger],
+    monkeypatch: pytest.MonkeyPatch,
+    responders: Callable[[Config], Responder],
+):
+    """Every byte that two sites send in three rounds."""
+    made, link, ledger = listening
+    problem = make_problem(made.config)
+    size = problem.policy.size
+    sent: list[Any] = []
+    original = FleetHttpClient._unary_unary
+
+    def spy(self: Any, *, path: str, request: Any, **rest: Any) -> Any:
+        sent.append((path.rpartition("/")[2], request))
+        return original(self, path=path, request=request, **rest)
+
+    monkeypatch.setattr(FleetHttpClient, "_unary_unary", spy)
+    stop = threading.Event()
+    exchange = Exchange(link, link.nodes, made.config, ledger, stop, deadline=30.0)
+    limit = threading.Timer(120, stop.set)  # it asks again and again until somebody answers
+    limit.start()
+    with Sites(made) as sites:
+        for name in made.sites:
+            sites.start(name, responders(made.config))
+        for t in (1, 2, 3):
+            key = jax.random.key(0, impl="threefry2x32")
+            broadcast = make_broadcast(jnp.zeros(size), key, jnp.int32(t), jnp.int32(4))
+            answers = exchange.ask(broadcast)
+            assert answers is not None
+            assert (np.asarray(answers.replies.lengths) == size).all()
+    limit.cancel()
+    objects = [request.object_content for what, request in sent if what == "push-object"]
+    heads = [content.split(b"\0", 1)[0].split(b" ")[0].decode() for content in objects]
+    assert sorted(heads) == sorted(["Message", "RecordDict", "ConfigRecord"] * 6)
+    for head, content in zip(heads, objects, strict=True):
+        if head == "ConfigRecord":
+            record = dict(ConfigRecord.inflate(content))
+            assert {name: type(value) for name, value in record.items()} == REPLY
+            assert len(record["gradient"]) == 4 * size
+        else:
+            assert len(content) < 600
+        assert len(content) < 4 * size + 8192
+    # Everything else is small, and none of it is of the task.
+    known = {"activate-node", "deactivate-node", "pull-messages", "pull-object", "confirm-message-received"}
+    known |= {"push-messages", "push-object", "send-node-heartbeat"}
+    assert {what for what, _ in sent} <= known
+    assert all(request.ByteSize() < 2000 for what, request in sent if what != "push-object")
