@@ -24,6 +24,7 @@ FILES = sorted(SOURCE.rglob("*.py"))
 # The package itself ("fedpg") takes its names from training, so only what comes after that may import it.
 ORDER = (
     "config",
+    "screen",
     "policies",
     "trajectories",
     "environments",

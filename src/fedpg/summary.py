@@ -1,15 +1,14 @@
 """What a run came to, in words and tables, from records only."""
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
 from fedpg.config import Config
+from fedpg.screen import make_console
 from fedpg.training import Run
 
 MARKS = (250, 500, 1000, 2000, 3000, 5000, 10_000)
@@ -33,7 +32,7 @@ def print_summary(runs: Sequence[Run], folder: Path) -> None:
         table.add_column(name, justify="right", no_wrap="/" in name)
     for run in runs:
         table.add_row(*_summary_row(run))
-    console = Console(width=None if sys.stdout.isatty() else 120)
+    console = make_console()
     console.print(table)
     print(f"return: greedy, mean of {config.test_episodes} episodes, after the last round. Everything is in {folder}")
     if len(runs) > 1 and min(run.records.trajectories[-1] for run in runs) >= MARKS[0]:

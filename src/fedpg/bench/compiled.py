@@ -23,6 +23,7 @@ from fedpg.bench.measure import gymnasium_speed, peak_memory
 from fedpg.config import make_config
 from fedpg.environments import lanes, rollout
 from fedpg.policies import Params
+from fedpg.screen import make_console
 from fedpg.training import train_seeds
 from fedpg.training.progress import Silent
 from fedpg.training.rounds import FOREVER, compile_rounds
@@ -46,7 +47,7 @@ class Clock(Silent):
 
 def bench_compiled(quick: bool = False) -> None:
     """Print the tables."""
-    console = Console(width=None if sys.stdout.isatty() else 110)
+    console = make_console()
     console.print(f"{os.cpu_count()} cores, jax {jax.__version__}; this takes about 2 minutes", highlight=False)
     problem = make_problem(make_config(**SETTINGS))
     params = speed(console, problem)

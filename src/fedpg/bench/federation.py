@@ -17,12 +17,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from rich.console import Console
 from rich.table import Table
 
 from fedpg.agents import make_problem
 from fedpg.algorithms import first_state
 from fedpg.config import Config, SimulationError, make_config
+from fedpg.screen import make_console
 from fedpg.training.rounds import compile_rounds
 
 HIDDEN = (74, 74)
@@ -85,7 +85,7 @@ def bench_federation(agents: int) -> None:
         cpu = [f"{cost.server:.2f}", "" if cost.site is None else f"{cost.site:.2f}"]
         overhead = cost.round - cost.slowest
         table.add_row(cost.name, f"{cost.round:.3f}", f"{cost.slowest:.3f}", f"{overhead:.2f}", *known, *cpu)
-    Console(width=None if sys.stdout.isatty() else 120).print(table)
+    make_console().print(table)
     print(f"overhead: the round less the slowest site's computing. A vector is 4 D = {4 * size:,} bytes.")
 
 

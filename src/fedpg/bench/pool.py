@@ -8,7 +8,6 @@ import gymnasium
 import jax
 import jax.numpy as jnp
 import numpy as np
-from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
@@ -18,6 +17,7 @@ from fedpg.bench.measure import gymnasium_speed, peak_memory
 from fedpg.environments import Pool
 from fedpg.environments.pool import EnvPoolSimulator, GymnasiumSimulator, Simulator
 from fedpg.environments.tasks import cores
+from fedpg.screen import make_console
 from fedpg.training.rounds import compile_rounds
 
 SECONDS_BARE = 1.5
@@ -36,7 +36,7 @@ PHASES = {
 def bench_pool(problem: Problem, pool: Pool) -> None:
     """Train to the configured number of trajectories, with the bare simulator in between, and print the table."""
     config = problem.config
-    console = Console(width=None if os.isatty(1) else 110)
+    console = make_console()
     console.print(
         f"{config.task} by {pool.simulator}, K = {config.agents}, {os.cpu_count()} cores, jax {jax.__version__}; "
         f"training to {config.trajectories} trajectories",

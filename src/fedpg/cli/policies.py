@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Annotated
 
 import tyro
-from rich.console import Console
 from rich.table import Table
 
 from fedpg.cli.arguments import check_positive, check_seed, load_policy_of
+from fedpg.screen import make_console
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def run_evaluate(command: Evaluate) -> int:
     for name in cells:
         table.add_column(name, justify="right")
     table.add_row(*cells.values())
-    Console().print(table)
+    make_console().print(table)
     return 0
 
 

@@ -3,7 +3,6 @@
 import os
 import shlex
 import signal
-import sys
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -13,12 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 from rich import box
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from fedpg.cli.arguments import check_positive, check_seed, parse_seeds
 from fedpg.config import Config, ConfigError, defaults
+from fedpg.screen import make_console
 
 if TYPE_CHECKING:
     from fedpg.experiments.catalogue import Experiment
@@ -138,7 +137,7 @@ def show(experiments: Sequence["Experiment"], results: Path) -> None:
     from fedpg.experiments.tables import learning, overview
 
     stored = load_all(results)
-    console = Console(width=None if sys.stdout.isatty() else 140)
+    console = make_console()
     for experiment in experiments:
         found = overview(experiment.panels, stored) or learning(experiment.panels, stored)
         table = Table(title=experiment.title, caption=found.caption, box=box.SIMPLE_HEAD, pad_edge=False)
@@ -266,7 +265,7 @@ def print_list(
     for experiment in experiments:
         row(experiment.name, experiment.title, [experiment])
     row("all", "everything; figures share runs", experiments)
-    Console(width=None if sys.stdout.isatty() else 120).print(table)
+    make_console().print(table)
     print(f"{len(seeds)} seed(s). Run one with: fedpg reproduce NAME --task CartPole-v1 --seeds 0:10")
 
 

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from fedpg.cli.arguments import check_positive, check_seed, load_policy_of
 from fedpg.config import ConfigError, renamed
+from fedpg.screen import make_console
 from fedpg.storage import StorageError
 
 
@@ -115,7 +114,7 @@ def run_theory(command: Theory) -> int:
             **values,
         )
     )
-    print_report(Console(), setting, command.epsilon, where)
+    print_report(make_console(), setting, command.epsilon, where)
     return 0
 
 
@@ -176,7 +175,7 @@ def run_theory_lab(command: Lab) -> int:
     from fedpg.theory.study import run_lab
 
     results = run_lab(command.out, command.quick, command.only, command.quiet)
-    console, pictures = Console(), []
+    console, pictures = make_console(), []
     for name, result in results.items():
         try:
             tables = lab_tables(name, result)

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from fedpg.config import Config
 from fedpg.flower.ledger import Ledger
+from fedpg.screen import make_console
 from fedpg.training.progress import Lines, Reporter, Silent, Snapshot
 
 EVERY = 10.0
@@ -64,7 +65,7 @@ class TableLines(Lines):
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.over.set()
         self.thread.join()
-        console = Console(width=None if sys.stdout.isatty() else 120)
+        console = make_console()
         console.print(make_table(self.ledger))
 
     def _tell(self) -> None:

@@ -157,13 +157,17 @@ def _with_interval(cell: Any, digits: int = 3) -> str:
     return f"{value:.{digits}g}" + (f" [{low:.{digits}g}, {high:.{digits}g}]" if low < high else "")
 
 
+NAMES = ("MDP", "method", "sweep", "attack", "sigma", "filter")
+"""Columns of words, which are not broken."""
+
+
 def lab_tables(name: str, result: Result) -> list[Table]:
     """What an experiment found, beside the paper's."""
     tables = []
     for title, columns, rows in (make(result) for make in TABLES[name]):
         table = Table(title=title, title_justify="left")
         for column in columns:
-            table.add_column(column, overflow="fold")
+            table.add_column(column, overflow="fold", no_wrap=column in NAMES)
         for row in rows:
             table.add_row(*row)
         tables.append(table)
