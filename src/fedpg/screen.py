@@ -4,7 +4,7 @@ import sys
 
 from rich.console import Console
 
-WIDTH = 120
+WIDTH = 140
 """Columns where there is no terminal to ask."""
 
 
