@@ -35,7 +35,8 @@ def main() -> None:
             if leak and optimizer is not None:
                 state = state._replace(optimizer=optimizer)
             # With the leak, a seed hands on what it has after a whole run; without, later rounds do not matter here.
-            limit = problem.config.trajectories if leak else options.at[-1] + 100
+            enough = options.at[-1] + 100  # the policy after the last round is not evaluated
+            limit = max(problem.config.trajectories, enough) if leak else enough
             while int(state.counted) < limit:
                 done, state, log = advance(state, jnp.int32(CHUNK), jnp.int32(limit))
                 records.extend(log, int(done), 0.0)
