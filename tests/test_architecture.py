@@ -25,6 +25,7 @@ FILES = sorted(SOURCE.rglob("*.py"))
 ORDER = (
     "config",
     "screen",
+    "child",
     "policies",
     "trajectories",
     "environments",

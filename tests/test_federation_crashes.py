@@ -20,6 +20,7 @@ import pytest
 from federations import SLOW, Gate, Process, Server, Sites, federation, records, statuses, until
 from fedpg import Config
 from fedpg.federation.site import Responder
+from fedpg.flower.demo import SiteProcess
 
 pytestmark = pytest.mark.usefixtures("shared_compilations")
 
@@ -152,3 +153,14 @@ def test_the_demo_shows_its_sites_live_on_a_terminal(tmp_path: Path):
     assert all(row["accepted_honest"] >= 2 for row in rows[1:])
     for name in ("site-0", "site-1", "site-2"):
         assert "round 2" in (tmp_path / "f" / "sites" / name / "join.log").read_text()
+
+
+def test_a_site_of_the_demo_does_not_outlive_it(tmp_path: Path):
+    """However the demo ended: a site's input is a pipe of the demo's."""
+    made = federation(tmp_path / "f", agents=3)
+    home = made.folder / "sites" / "site-0"
+    with SiteProcess(home, tmp_path / "compiled") as site:
+        until(lambda: "trying again" in (home / "join.log").read_text(), "the site's word that nobody is there")
+        assert site.process.stdin is not None
+        site.process.stdin.close()
+        assert site.process.wait(timeout=60) == 0

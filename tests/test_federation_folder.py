@@ -1,5 +1,8 @@
 """The folder of a federation, its keys and certificates, and the commands around it."""
 
+import dataclasses
+import errno
+import socket
 import stat
 from pathlib import Path
 
@@ -11,11 +14,13 @@ from fedpg.agents import make_problem
 from fedpg.cli import main
 from fedpg.cli.federation import Serve, words_of
 from fedpg.config import ConfigError
+from fedpg.flower import folder
 from fedpg.flower.certificates import read_site_key
 from fedpg.flower.folder import _listen, create, read_federation, read_site, refuse_open, split_address
 from fedpg.flower.join import join
 from fedpg.flower.ledger import Ledger
 from fedpg.flower.link import Link
+from fedpg.flower.serve import serve
 from fedpg.flower.web import Server as HttpServer
 from fedpg.storage import StorageError
 
@@ -112,7 +117,15 @@ def test_a_federation_file_that_cannot_work_is_refused(tmp_path: Path, old: str,
             "::1:1",
             "[host]:1",
         ),
-        *("m\u00fcnchen.example:8443", "-host:1", "a..b:1", "a b:1"),
+        *(
+            "m\u00fcnchen.example:8443",
+            "-host:1",
+            "a..b:1",
+            "a b:1",
+            "host:\u00b2",
+            "host:\uff18\uff14",
+            f"host:{'9' * 5000}",
+        ),
     ],
 )
 def test_an_address_is_a_host_and_a_port(tmp_path: Path, address: str):
@@ -157,3 +170,46 @@ def test_a_key_that_others_can_read_is_refused(tmp_path: Path):
     path.chmod(0o644)
     with pytest.raises(ConfigError, match="chmod 600"):
         read_site_key(path)
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0:8443", "[::]:8443", "[::0]:1"])
+def test_sites_cannot_reach_every_address_of_a_machine(tmp_path: Path, address: str):
+    with pytest.raises(ConfigError, match="listen"):
+        create(tmp_path / "f", make_config(**HONEST), address)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_federation_that_cannot_be_made_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    config = make_config(**HONEST)
+    with pytest.raises(ConfigError, match="nonsense"):
+        create(tmp_path / "f", dataclasses.replace(config, filter="nonsense"), "127.0.0.1:1")
+    with pytest.raises(StorageError, match="too long"):
+        create(tmp_path / ("f" * 300), config, "127.0.0.1:1")
+    write, left = folder.write_whole, [5]
+
+    def full(path: Path, data: bytes | str) -> None:
+        left[0] -= 1
+        if not left[0]:
+            raise StorageError("cannot write it") from OSError(errno.ENOSPC, "No space left on device")
+        write(path, data)
+
+    monkeypatch.setattr(folder, "write_whole", full)
+    with pytest.raises(StorageError, match=r"No space left on device\. Nothing of it is left"):
+        create(tmp_path / "f", config, "127.0.0.1:1")
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "f").mkdir()  # an empty folder is as good as none
+    assert read_federation(create(tmp_path / "f", config, "127.0.0.1:1").folder).config == config
+
+
+def test_what_cannot_be_served_leaves_no_run(tmp_path: Path):
+    made = federation(tmp_path / "f", agents=3)
+    _, port = split_address(made.listen)
+    with socket.create_server(("127.0.0.1", port)), pytest.raises(ConfigError, match="cannot listen"):
+        serve(made, made.folder / "run", quiet=True)
+    assert not (made.folder / "run").exists()
+
+
+def test_sites_and_agents_are_one_number(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    assert main(["federation", "create", str(tmp_path / "f"), "--sites", "2", "--agents=7"]) == 2
+    assert "--sites and --agents" in capsys.readouterr().err
+    assert not (tmp_path / "f").exists()

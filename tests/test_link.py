@@ -16,9 +16,16 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.common.serde import message_to_proto
-from flwr.proto.fleet_pb2 import DeactivateNodeRequest, PullMessagesRequest, PullMessagesResponse, PushMessagesRequest
+from flwr.proto.fleet_pb2 import (
+    DeactivateNodeRequest,
+    PullMessagesRequest,
+    PullMessagesResponse,
+    PushMessagesRequest,
+    RegisterNodeFleetRequest,
+)
 from flwr.proto.message_pb2 import ObjectTree
 from flwr.supercore.inflatable.inflatable_object import get_object_tree
+from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from flwr.supercore.protobuf.constants import PROTOBUF_MEDIA_TYPE
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from google.protobuf.message import DecodeError
@@ -209,6 +216,49 @@ def test_whatever_a_server_makes_up_a_site_stays(
     monkeypatch.setattr(warm, "_serve", junk)
     warm.run_site(Sites(made).address("site-0"), lambda values: {}, said.append, stop, 1000)
     assert "trying again" in said[-1]
+
+
+def test_a_site_goes_on_trying_for_as_long_as_it_takes(
+    listening: tuple[Federation, Link, Ledger], monkeypatch: pytest.MonkeyPatch
+):
+    """A night without a server; then one whose clock is wrong."""
+    made, _, _ = listening
+    address = Sites(made).address("site-0")
+    said, waits = list[str](), list[float]()
+    request = httpx.Request("POST", "https://there")
+    refusal = httpx.HTTPStatusError("401", request=request, response=httpx.Response(401, request=request))
+
+    class Patient(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            waits.append(timeout or 0.0)
+            if len(waits) == 2000:
+                self.set()
+            return self.is_set()
+
+    def down(*_: Any) -> None:
+        raise httpx.ConnectError("nobody there") if len(waits) < 1999 else refusal
+
+    monkeypatch.setattr(warm, "_serve", down)
+    warm.run_site(address, lambda values: {}, said.append, Patient(), 1000)
+    assert waits[0] <= 0.6
+    assert waits[3] < waits[8] <= max(waits) <= 1.2 * warm.LONGEST
+    assert "clock" in said[-1]
+
+
+def test_an_address_that_no_site_can_use_is_named(listening: tuple[Federation, Link, Ledger]):
+    made, _, _ = listening
+    address = Sites(made).address("site-0")._replace(server="xn--a:5")
+    assert "xn--a:5 is no address" in refused(made, address)
+
+
+def test_nobody_registers_a_key_at_the_door(listening: tuple[Federation, Link, Ledger]):
+    made, _, _ = listening
+    stranger = Sites(made).address("site-0")._replace(key=ec.generate_private_key(ec.SECP384R1()))
+    key = public_key_to_bytes(stranger.key.public_key())
+    with warm._client(stranger) as client, pytest.raises(httpx.HTTPStatusError, match="403"):
+        client.RegisterNode(RegisterNodeFleetRequest(public_key=key))
+    events = [json.loads(line) for line in (made.folder / "events.jsonl").read_text().splitlines()]
+    assert [event["event"] for event in events] == ["refused"]
 
 
 def test_a_site_that_connects_twice_is_noted(

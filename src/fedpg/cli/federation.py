@@ -43,6 +43,9 @@ class Create:
 
 
 def create_defaults(arguments: list[str]) -> Create:
+    given = {word.partition("=")[0] for word in arguments}
+    if {"--sites", "--agents"} <= given:
+        raise ConfigError("--sites and --agents are one number by two names: give one of them")
     return Create(folder=tyro.MISSING, config=train_defaults([a for a in arguments if a != "--resume"]).config)
 
 

@@ -102,26 +102,37 @@ def run_theory(command: Theory) -> int:
         raise ConfigError(
             f"byzantine = {command.byzantine} of {command.agents} agents: the theorem stands fewer than half"
         )
-    values, where = _constants(command)
-    setting = check(
-        Setting(
-            agents=command.agents,
-            alpha=command.byzantine / command.agents,
-            rounds=command.rounds,
-            delta=command.delta,
-            step=command.step,
-            minibatch=command.minibatch,
-            **values,
+    if not 0 < command.epsilon < math.inf:
+        raise ConfigError(f"epsilon must be a positive number, not {command.epsilon}")
+
+    def setting_of(values: dict[str, Any]) -> Setting:
+        return check(
+            Setting(
+                agents=command.agents,
+                alpha=command.byzantine / command.agents,
+                rounds=command.rounds,
+                delta=command.delta,
+                step=command.step,
+                minibatch=command.minibatch,
+                **values,
+            )
         )
-    )
+
+    names = ("batch", "horizon", "discount", "sigma", "G", "M", "R", "W", "baseline", "gap")
+    given = {name: getattr(command, name) for name in names if getattr(command, name) is not None}
+    setting_of(ANY | given)  # what is given is refused before anything is measured
+    values, where = _constants(command, given)
+    setting = setting_of(values)
     print_report(make_console(), setting, command.epsilon, where)
     return 0
 
 
-def _constants(command: Theory) -> tuple[dict[str, Any], str]:
+ANY = {"batch": 16, "horizon": 1, "discount": 0.5, "sigma": 1.0, "G": 1.0, "M": 1.0, "R": 1.0, "W": 0.0}
+"""Values that nothing is wrong with."""
+
+
+def _constants(command: Theory, given: dict[str, Any]) -> tuple[dict[str, Any], str]:
     """What depends on policy and task: as given, or else measured; and a line that says where it is from."""
-    names = ("batch", "horizon", "discount", "sigma", "G", "M", "R", "W", "baseline", "gap")
-    given = {name: getattr(command, name) for name in names if getattr(command, name) is not None}
     if all(name in given for name in ("horizon", "discount", "sigma", "G", "M", "R", "W")):
         for name in ("run", "task", "trajectories", "seed"):
             if getattr(command, name) != getattr(Theory, name):
@@ -162,7 +173,7 @@ def _constants(command: Theory) -> tuple[dict[str, Any], str]:
     if "gap" not in given:
         long = (1 - values["discount"] ** values["horizon"]) / (1 - values["discount"])
         values["gap"] = max(values["R"] * long - seen.start, 0.0)
-    measured = [name for name in ("sigma", "G", "M", "R", "W") if name not in given]
+    measured = [name for name in ("sigma", "G", "M", "R", "W", "baseline", "gap") if name not in given]
     return (
         values,
         f"{', '.join(measured)} measured from {whose}: lower bounds of what the theorem means",

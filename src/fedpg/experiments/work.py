@@ -6,7 +6,6 @@ import platform
 import re
 import signal
 import subprocess
-import sys
 import threading
 from collections import deque
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fedpg.child import child_command
 from fedpg.config import Config, SimulationError, from_json
 from fedpg.experiments import cores
 from fedpg.experiments.store import fingerprint, from_folder, name_of, pack
@@ -21,18 +21,6 @@ from fedpg.storage import read_config, write_config
 
 LINE = re.compile(r"^seed (\d+) (\d+)/(\d+) trajectories (.*)$")
 LAST_LINES = 12
-TRAIN = """
-import os, signal, sys, threading
-
-def watch():
-    os.read(0, 1)
-    os.kill(os.getpid(), signal.SIGINT)
-
-threading.Thread(target=watch, daemon=True).start()
-from fedpg.cli import main
-sys.exit(main(["train", *sys.argv[1:]]))
-"""
-"""`fedpg train` that stops, as by Ctrl-C, when its input ends: when who started it is gone, however that came about."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +75,7 @@ def work(
         else:
             write_config(folder, config, seed)
     out = base if len(folders) > 1 else next(iter(folders.values()))
-    command = [sys.executable, "-c", TRAIN, "--out", str(out), "--resume"]
+    command = child_command("train", "--out", str(out), "--resume")
     command += ["--seeds", ",".join(map(str, folders)), "--trajectories", str(length)]
     yield Event(text="waiting for a free core")
     with cores.lease(Path(runs) / "cores", share, stop) as mine:

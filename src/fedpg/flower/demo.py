@@ -3,12 +3,12 @@
 import os
 import socket
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from fedpg.child import child_command
 from fedpg.config import Config
 from fedpg.flower.folder import Federation, create
 from fedpg.flower.serve import serve
@@ -55,8 +55,9 @@ class SiteProcess:
         settings = {"JAX_COMPILATION_CACHE_DIR": str(compiled.resolve())}
         with open(folder / "join.log", "ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "fedpg.cli", "join", str(folder), *words],
+                child_command("join", str(folder), *words),
                 env=os.environ | settings,
+                stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,
             )
@@ -71,6 +72,8 @@ class SiteProcess:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
+        if self.process.stdin is not None:
+            self.process.stdin.close()
 
 
 def free_port() -> int:

@@ -2,12 +2,15 @@
 
 import ipaddress
 import json
+import os
 import re
+import shutil
 import tomllib
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fedpg.agents import make_problem
+from fedpg.agents import Problem, make_problem
+from fedpg.aggregators import make_filter
 from fedpg.config import Config, ConfigError, from_json, to_json
 from fedpg.federation.site import refuse_collusion
 from fedpg.flower.certificates import read_public_key, write_authority, write_site_key
@@ -62,12 +65,9 @@ def create(
     folder: Path, config: Config, address: str, deadline: float = 60.0, quorum: int = 0, seed: int = 0
 ) -> Federation:
     """Make the folder: CA, certificates, keys, settings, and `sites/NAME` to hand out."""
-    host, port = split_address(address)
+    host, port = split_reachable(address)
     check_numbers(config, deadline, quorum, seed)
-    problem = make_problem(config)  # settings that cannot work are refused before there are keys
-    refuse_collusion(problem)
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise StorageError(f"{folder} exists already: a federation needs a new folder")
+    problem = make_federated(config)  # settings that cannot work are refused before there are keys
     names = tuple(f"site-{agent}" for agent in range(config.agents))
     federation = Federation(
         folder=folder,
@@ -79,35 +79,58 @@ def create(
         seed=seed,
         config=config,
     )
+    part = folder.with_name(f".{folder.name}.part")  # beside it, until it is complete
     try:
-        (folder / "keys").mkdir(parents=True)
-        (folder / "sites").mkdir()
-        folder.chmod(0o700)
-    except OSError as error:
-        raise StorageError(f"cannot make {folder}: {error.strerror or error}") from error
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise StorageError(f"{folder} exists already: a federation needs a new folder")
+        shutil.rmtree(part, ignore_errors=True)  # of one that was killed
+        part.mkdir(parents=True, mode=0o700)
+        _fill(part, federation, problem.policy.size, host, port)
+        os.replace(part, folder)
+    except (OSError, StorageError) as error:
+        cause = error.__cause__ if isinstance(error, StorageError) else error
+        if not isinstance(cause, OSError):
+            raise
+        raise StorageError(f"cannot make {folder}: {cause.strerror or cause}. Nothing of it is left") from error
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+    return federation
+
+
+def make_federated(config: Config) -> Problem:
+    """The problem of a federation's server, or an error for settings that cannot work in one."""
+    problem = make_problem(config)
+    refuse_collusion(problem)
+    make_filter(config)
+    return problem
+
+
+def _fill(folder: Path, federation: Federation, size: int, host: str, port: int) -> None:
+    """Everything that is in the folder of a federation."""
+    address, config, names = federation.address, federation.config, federation.sites
+    (folder / "keys").mkdir()
+    (folder / "sites").mkdir()
     write_authority(folder, sorted({host, "localhost", "127.0.0.1"}, key=lambda name: name != host))
     for agent, name in enumerate(names):
         mine = folder / "sites" / name
         mine.mkdir()
         write_site_key(mine / "site.key", folder / "keys" / f"{name}.pub")
         write_whole(mine / "ca.crt", (folder / "ca.crt").read_bytes())
-        size = problem.policy.size
         values = {"name": name, "agent": agent, "address": address, "parameters": size, "settings": to_json(config)}
         write_whole(mine / SITE_FILE, SITE_HEAD + to_toml(values))
         write_whole(mine / "README.md", SITE_PAGE.format(name=name, address=address, task=config.task))
-    page = PAGE.format(folder=folder, address=address, listen=federation.listen, sites=len(names), port=port)
+    page = PAGE.format(folder=federation.folder, address=address, listen=federation.listen, sites=len(names), port=port)
     write_whole(folder / "README.md", page)
     values = {
         "address": address,
         "listen": federation.listen,
         "sites": list(names),
-        "deadline": deadline,
+        "deadline": federation.deadline,
         "quorum": federation.quorum,
-        "seed": seed,
+        "seed": federation.seed,
         "settings": to_json(config),
     }
-    write_whole(folder / FILE, HEAD + to_toml(values))  # last: with it, the folder is complete
-    return federation
+    write_whole(folder / FILE, HEAD + to_toml(values))
 
 
 def read_federation(folder: Path) -> Federation:
@@ -125,8 +148,8 @@ def read_federation(folder: Path) -> Federation:
     if not all(name and all(c.isalnum() or c in "-_." for c in name) and name[0] != "." for name in names):
         raise ConfigError(f"{folder / FILE}: a site's name is made of letters, digits, - _ and .")
     check_numbers(config, values["deadline"], values["quorum"], values["seed"])
-    for address in (values["address"], values["listen"]):
-        split_address(address)
+    split_reachable(values["address"])
+    split_address(values["listen"])
     rest = {name: values[name] for name in kinds if name != "sites"}
     return Federation(folder=folder, sites=names, config=config, **rest)
 
@@ -135,7 +158,7 @@ def read_site(folder: Path) -> Site:
     """The folder that was handed to a site."""
     values = _read(folder / SITE_FILE, "site's folder: the server has it under sites/")
     _check(folder / SITE_FILE, values, {"name": str, "agent": int, "address": str, "parameters": int})
-    split_address(values["address"])
+    split_reachable(values["address"])
     config = _settings(folder / SITE_FILE, values)
     if not 0 <= values["agent"] < config.agents:
         raise ConfigError(f"{folder / SITE_FILE}: agent = {values['agent']}, and there are {config.agents}, from 0 on")
@@ -153,7 +176,7 @@ def check_numbers(config: Config, deadline: float, quorum: int, seed: int) -> No
 def split_address(address: str) -> tuple[str, int]:
     """host:port as its parts."""
     host, _, port = address.rpartition(":")
-    if not host or not port.isdigit() or not 0 < int(port) < 65_536:
+    if not host or not re.fullmatch("[0-9]{1,5}", port) or not 0 < int(port) < 65_536:
         raise ConfigError(f"an address is host:port, like fl.example.org:8443, not {address!r}")
     bracketed = host.startswith("[") and host.endswith("]")
     host = host[1:-1] if bracketed else host
@@ -167,6 +190,17 @@ def split_address(address: str) -> tuple[str, int]:
             "no http://, no path, and a name in other letters as DNS has it (xn--...)"
         )
     return host, int(port)
+
+
+def split_reachable(address: str) -> tuple[str, int]:
+    """The same, of an address by which sites reach the server."""
+    host, port = split_address(address)
+    if re.fullmatch(r"[0.]+|[0:]+", host):
+        raise ConfigError(
+            f"{address} is every address of a machine, by which sites cannot reach the server: give its name, or one "
+            "address. Where it listens is `listen` in federation.toml"
+        )
+    return host, port
 
 
 def _listen(host: str) -> str:

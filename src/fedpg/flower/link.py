@@ -202,6 +202,9 @@ class Link:
             return await call_next(request)
         if what == "activate-node":
             return await self._activate(message.public_key, request, call_next)
+        if what == "register-node":  # sites are registered by `fedpg federation create` alone
+            self.ledger.stranger()
+            raise HTTPException(403, "this federation has all its sites")
         node = message.node.node_id if hasattr(message, "node") else message.node_id
         agent = self.agents[node]
         self.ledger.seen(agent)

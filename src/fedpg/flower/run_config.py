@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from fedpg.config import Config, ConfigError, make_config, refuse_idle_attack, unknown
+from fedpg.flower.folder import check_numbers
 
 SETTINGS = ("task", "preset", "algorithm", "agents", "byzantine", "attack", "filter", "alpha", "trajectories")
 """Keys that are settings of `fedpg train`; left at "" or 0, they are its defaults."""
@@ -34,9 +35,10 @@ def read_run_config(values: Mapping[str, Any]) -> RunConfig:
     refuse_idle_attack(config)
     others = {name: values.get(name, default) for name, default in OTHERS.items()}
     for name, default in OTHERS.items():
-        good = isinstance(others[name], int | float) and others[name] >= 0 if name != "out" else True
-        if not good or isinstance(others[name], str) != isinstance(default, str):
+        whole = name == "deadline" and type(others[name]) is int
+        if type(others[name]) is not type(default) and not whole:
             raise ConfigError(f"run-config {name} must be like {default!r}, not {others[name]!r}")
-    if not others["deadline"] > 0:
-        raise ConfigError("run-config deadline must be more than 0 seconds")
+    if others["rounds"] < 0:
+        raise ConfigError(f"run-config rounds must be 0 or more, not {others['rounds']}")
+    check_numbers(config, others["deadline"], others["quorum"], others["seed"])
     return RunConfig(config, **others)

@@ -4,11 +4,9 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from fedpg.agents import make_problem
 from fedpg.federation.messages import largest
-from fedpg.federation.site import refuse_collusion
 from fedpg.flower.exchange import Exchange
-from fedpg.flower.folder import Federation, refuse_open, split_address
+from fedpg.flower.folder import Federation, make_federated, refuse_open, split_address
 from fedpg.flower.ledger import FILE, Ledger
 from fedpg.flower.link import Link
 from fedpg.flower.table import make_table_reporter
@@ -30,11 +28,9 @@ def serve(
     stop = stop or threading.Event()
     host, port = split_address(federation.listen)
     refuse_open(host, insecure, force)
-    problem = make_problem(federation.config)
-    refuse_collusion(problem)
+    problem = make_federated(federation.config)
     keys = federation.public_keys()
     check_folder(out, federation.config, federation.seed, resume=True)
-    make_folder(out, federation.config, federation.seed)  # the ledger is in it, and begins before the run
     ledger = Ledger(federation.sites, out / FILE)
     reporter = make_table_reporter(federation.config, ledger, quiet)
     ledger.say = reporter.note
@@ -43,7 +39,10 @@ def serve(
         link, link.nodes, federation.config, ledger, stop, deadline=federation.deadline, quorum=federation.quorum
     )
     files = (None, None) if insecure else (federation.folder / "server.crt", federation.folder / "server.key")
-    with Server(link, host, port, *files) as server:
+    server = Server(link, host, port, *files)
+    # Only now: what cannot be served leaves no run behind. The ledger is in that folder, and begins before the run.
+    make_folder(out, federation.config, federation.seed)
+    with server:
         how = "without TLS" if insecure else "with TLS"
         reporter.note(f"listening at {host}:{server.port} {how}, for {len(keys)} registered sites")
         if started is not None:

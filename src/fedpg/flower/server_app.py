@@ -7,9 +7,8 @@ from pathlib import Path
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from fedpg.agents import make_problem
-from fedpg.federation.site import refuse_collusion
 from fedpg.flower.exchange import Exchange
+from fedpg.flower.folder import make_federated
 from fedpg.flower.ledger import FILE, Ledger
 from fedpg.flower.run_config import read_run_config
 from fedpg.training import train_seeds
@@ -27,9 +26,8 @@ def main(grid: Grid, context: Context) -> None:
     """Rounds with the nodes of this run, and a run folder."""
     wanted = read_run_config(context.run_config)
     config, stop = wanted.config, threading.Event()
-    problem = make_problem(config)
-    refuse_collusion(problem)
-    out = Path(wanted.out) if wanted.out else new_folder(config)
+    problem = make_federated(config)
+    out = (Path(wanted.out) if wanted.out else new_folder(config)).resolve()  # Flower decides where this process runs
     check_folder(out, config, wanted.seed, resume=True)
     make_folder(out, config, wanted.seed)  # the ledger is in it, and begins before the run
     reporter = Lines(config, rounds=wanted.rounds)

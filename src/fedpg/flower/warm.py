@@ -69,13 +69,15 @@ def run_site(
         try:
             with _client(address) as client:
                 _serve(client, address, respond, say, stop, most, known)
+        except (httpx.InvalidURL, UnicodeError) as error:
+            raise ConfigError(f"{address.server} is no address that can be reached: {error}") from error
         except (httpx.TransportError, httpx.HTTPStatusError, ValueError) as error:
             if isinstance(error, ValueError) and not isinstance(error.__cause__, DecodeError):
                 raise  # Flower's client says so of a response that it cannot read
             explain(error, address, known.is_set())
             failures = 0 if time.monotonic() - began > LONGEST else failures + 1
-            wait = min(LONGEST, 0.5 * 2 ** (failures - 1)) * random.uniform(0.8, 1.2)
-            say(f"no connection to {address.server} ({_short(error)}); trying again in {wait:.0f} s")
+            wait = min(LONGEST, 0.5 * 2 ** min(failures - 1, 10)) * random.uniform(0.8, 1.2)
+            say(f"no connection to {address.server} ({_short(error)}); trying again in {wait:.1f} s")
             stop.wait(wait)
 
 
@@ -149,12 +151,7 @@ def _activate(client: FleetHttpClient, address: Address) -> Node:
     try:
         response = client.ActivateNode(ActivateNodeRequest(public_key=key, heartbeat_interval=HEARTBEAT))
     except httpx.HTTPStatusError as error:
-        if error.response.status_code == httpx.codes.UNAUTHORIZED:
-            raise ConfigError(
-                f"the server at {address.server} does not take this site's signature: is this machine's clock right? "
-                "It may be 5 s ahead of the server's and 5 minutes behind"
-            ) from error
-        if error.response.is_client_error:
+        if error.response.status_code == httpx.codes.PRECONDITION_FAILED:
             raise ConfigError(
                 f"the server at {address.server} does not know this site's key: the folder is from another "
                 "federation, or the site was taken off it. Ask whoever runs the server"
@@ -251,5 +248,9 @@ def send_reply(
 
 def _short(error: Exception) -> str:
     if isinstance(error, httpx.HTTPStatusError):
-        return f"HTTP {error.response.status_code}"
+        # Not final: a clock is set right, here or there, sooner or later.
+        clock = ": it does not take this site's signature. Is this machine's clock right? It may be 5 s ahead of the "
+        clock += "server's and 5 minutes behind"
+        code = error.response.status_code
+        return f"HTTP {code}{clock if code == httpx.codes.UNAUTHORIZED else ''}"
     return str(error) or type(error).__name__

@@ -225,7 +225,9 @@ def smallest_batch(setting: Setting) -> int:
     """The smallest B with B >= 16 (the proof), B >= 4 Phi / L^2 and B >= 2 log(2K/delta) (the theorem)."""
     c = constants(setting)
     batch = max(16, math.ceil(4 * c.Phi / c.L**2))
-    while concentration(setting.agents, delta_of(dataclasses.replace(setting, batch=batch))) > batch:
+    while (v := concentration(setting.agents, delta_of(dataclasses.replace(setting, batch=batch)))) > batch:
+        if not math.isfinite(v):
+            raise ConfigError(TOO_FAR)
         batch += 1  # a few steps: the left side grows by log B at the most
     return batch
 
