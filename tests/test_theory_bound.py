@@ -223,7 +223,15 @@ def test_what_cannot_be_is_refused_by_name(changes: dict[str, float], named: str
 
 @pytest.mark.parametrize(
     ("changes", "epsilon"),
-    [({}, 1e-300), ({"G": 1e200}, 0.1), ({"step": 1e300}, 0.1), ({"R": 1e-200}, 0.1), ({"agents": 10**400}, 0.1)],
+    [
+        ({}, 1e-300),
+        ({"G": 1e200}, 0.1),
+        ({"step": 1e300}, 0.1),
+        ({"R": 1e-200}, 0.1),
+        ({"agents": 10**400}, 0.1),
+        ({"agents": 10**200}, 0.1),
+        ({"agents": 10**9, "delta": 1e-300}, 0.1),
+    ],
 )
 def test_numbers_that_cannot_be_computed_with_are_refused(changes: dict[str, float], epsilon: float):
     setting = dataclasses.replace(TABULAR, **changes)
@@ -234,11 +242,11 @@ def test_numbers_that_cannot_be_computed_with_are_refused(changes: dict[str, flo
 positive = st.floats(min_value=0, exclude_min=True, allow_infinity=False)
 
 
-@given(positive, positive, positive, positive, positive, st.floats(1e-320, 0.999))
+@given(positive, positive, positive, positive, positive, st.floats(1e-320, 0.999), st.integers(1, 10**320))
 def test_any_numbers_give_numbers_or_a_plain_refusal(
-    g: float, r: float, sigma: float, step: float, epsilon: float, delta: float
+    g: float, r: float, sigma: float, step: float, epsilon: float, delta: float, agents: int
 ):
-    setting = dataclasses.replace(TABULAR, G=g, R=r, sigma=sigma, step=step, delta=delta)
+    setting = dataclasses.replace(TABULAR, G=g, R=r, sigma=sigma, step=step, delta=delta, agents=agents)
     try:
         found = (*constants(setting), *terms(setting), *plan(setting, epsilon), *(c.left for c in conditions(setting)))
     except ConfigError:

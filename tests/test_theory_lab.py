@@ -344,7 +344,7 @@ def test_the_command_measures_what_is_not_given(monkeypatch: pytest.MonkeyPatch,
     assert "measuring a fresh policy on CartPole-v1" in captured.err
     for number in ("1.25, 0.75", "1, 1, 0.125", "33"):  # what is given stands before what is measured
         assert number in captured.out
-    assert "sigma, G, M, R measured from a fresh policy" in captured.out
+    assert "sigma, G, M, R, baseline, gap measured from a fresh policy" in captured.out
 
 
 @pytest.mark.parametrize(
@@ -366,3 +366,23 @@ def test_the_command_refuses_what_cannot_be(words: list[str], named: str, capsys
     captured = capsys.readouterr()
     assert captured.out == ""
     assert named in captured.err
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["--discount", "1"], "discount"),
+        (["--discount", "2", "--horizon", "5000"], "discount"),
+        (["--horizon", "-3"], "horizon"),
+        (["--epsilon", "nan"], "epsilon"),
+        (["--delta", "7"], "delta"),
+    ],
+)
+def test_what_is_given_is_refused_before_anything_is_measured(
+    words: list[str], named: str, capsys: pytest.CaptureFixture[str]
+):
+    assert main(["theory", *words]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert named in captured.err
+    assert "measuring" not in captured.err
