@@ -198,7 +198,10 @@ def test_a_federation_that_cannot_be_made_leaves_nothing(tmp_path: Path, monkeyp
         create(tmp_path / "f", config, "127.0.0.1:1")
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "f").mkdir()  # an empty folder is as good as none
-    assert read_federation(create(tmp_path / "f", config, "127.0.0.1:1").folder).config == config
+    monkeypatch.chdir(tmp_path / "f")
+    assert read_federation(create(Path("."), config, "127.0.0.1:1").folder).config == config
+    assert [path.name for path in tmp_path.iterdir()] == ["f"]
+    assert stat.S_IMODE((tmp_path / "f").stat().st_mode) == 0o700
 
 
 def test_what_cannot_be_served_leaves_no_run(tmp_path: Path):

@@ -92,7 +92,7 @@ class Lab:
 
 
 def run_theory(command: Theory) -> int:
-    from fedpg.theory.bound import Setting, check
+    from fedpg.theory.bound import Setting, check, check_epsilon
     from fedpg.theory.report import print_report
 
     check_positive("agents", command.agents)
@@ -102,8 +102,7 @@ def run_theory(command: Theory) -> int:
         raise ConfigError(
             f"byzantine = {command.byzantine} of {command.agents} agents: the theorem stands fewer than half"
         )
-    if not 0 < command.epsilon < math.inf:
-        raise ConfigError(f"epsilon must be a positive number, not {command.epsilon}")
+    check_epsilon(command.epsilon)
 
     def setting_of(values: dict[str, Any]) -> Setting:
         return check(

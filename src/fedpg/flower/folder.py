@@ -79,14 +79,20 @@ def create(
         seed=seed,
         config=config,
     )
-    part = folder.with_name(f".{folder.name}.part")  # beside it, until it is complete
+    place = folder.absolute()
+    part = place.with_name(f".{place.name}.part")  # beside it, until it is complete
     try:
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise StorageError(f"{folder} exists already: a federation needs a new folder")
         shutil.rmtree(part, ignore_errors=True)  # of one that was killed
         part.mkdir(parents=True, mode=0o700)
         _fill(part, federation, problem.policy.size, host, port)
-        os.replace(part, folder)
+        if not folder.exists():
+            os.replace(part, folder)
+        else:  # an empty one, which may be where somebody stands
+            folder.chmod(0o700)
+            for path in sorted(part.iterdir(), key=lambda path: path.name == FILE):  # that last: then it is complete
+                os.replace(path, folder / path.name)
     except (OSError, StorageError) as error:
         cause = error.__cause__ if isinstance(error, StorageError) else error
         if not isinstance(cause, OSError):

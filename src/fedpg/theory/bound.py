@@ -232,6 +232,11 @@ def smallest_batch(setting: Setting) -> int:
     return batch
 
 
+def check_epsilon(epsilon: float) -> None:
+    if not (0 < epsilon < math.inf):
+        raise ConfigError(f"epsilon must be a positive number, not {epsilon}")
+
+
 @computable
 def plan(setting: Setting, epsilon: float) -> Plan:
     """The fewest trajectories per agent for which the bound is epsilon.
@@ -239,8 +244,7 @@ def plan(setting: Setting, epsilon: float) -> Plan:
     With c = B times the last two terms, T B = 8 Psi gap B^(2/3) / (epsilon - c/B) is least at B = 5 c / (2 epsilon):
     per agent, epsilon^(-5/3) K^(-2/3) where alpha = 0. The theorem's smallest batch may be larger, and then decides.
     """
-    if not (0 < epsilon < math.inf):
-        raise ConfigError(f"epsilon must be a positive number, not {epsilon}")
+    check_epsilon(epsilon)
     base = dataclasses.replace(check(setting), step=None)  # the plan's own step goes with its own batch
     floor = smallest_batch(base)
     s = dataclasses.replace(base, batch=floor)
