@@ -2,6 +2,7 @@
 
 import os
 import time
+from collections import defaultdict
 from typing import Any
 
 import gymnasium
@@ -24,6 +25,9 @@ SECONDS_BARE = 1.5
 SECONDS_BETWEEN = 12.0
 """The bare simulator is measured again and again while training goes on: the speed of a machine changes."""
 
+WIDTHS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+"""Where the table by living episodes is divided."""
+
 PHASES = {
     "simulate": "the simulator, as it is called",
     "act": "the policy, for each step",
@@ -42,7 +46,9 @@ def bench_pool(problem: Problem, pool: Pool) -> None:
         f"training to {config.trajectories} trajectories",
         highlight=False,
     )
-    advance = compile_rounds(problem)
+    by_width: Widths = defaultdict(lambda: (0, 0, 0.0))
+    timed = pool._replace(open=lambda seeds, turn: Timed(pool.open(seeds, turn), by_width))
+    advance = compile_rounds(problem._replace(environment=timed))
     state: State = first_state(problem, 0)
     batch = config.agents * sum(config.batch) // 2 + config.test_episodes
     bare: list[float] = []
@@ -87,7 +93,48 @@ def bench_pool(problem: Problem, pool: Pool) -> None:
     for name, text in PHASES.items():
         shares.add_row(text, f"{clock[name] / seconds:.1%}")
     console.print(shares)
+
+    narrow = Table(title="The simulator, by how many episodes are alive: a few do not fill the cores")
+    for name in ("alive", "calls", "us per call", "steps/s", "share of the steps", "share of the time"):
+        narrow.add_column(name, justify="right")
+    for row in width_rows(by_width, seconds):
+        narrow.add_row(*row)
+    console.print(narrow)
     console.print(f"peak memory {peak_memory():.2f} GB", highlight=False)
+
+
+Widths = dict[int, tuple[int, int, float]]
+"""By the first of WIDTHS that is no smaller (0: beyond the last): calls, steps and seconds."""
+
+
+class Timed:
+    """A simulator, with the time of its steps noted by how many episodes were alive."""
+
+    def __init__(self, simulator: Simulator, by_width: Widths) -> None:
+        self.width, self.start, self.end, self.close = simulator.width, simulator.start, simulator.end, simulator.close
+        self.simulator, self.by_width = simulator, by_width
+
+    def step(self, lanes: np.ndarray, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        began = time.perf_counter()
+        result = self.simulator.step(lanes, actions)
+        spent = time.perf_counter() - began
+        width = next((w for w in WIDTHS if len(lanes) <= w), 0)
+        calls, steps, seconds = self.by_width[width]
+        self.by_width[width] = calls + 1, steps + len(lanes), seconds + spent
+        return result
+
+
+def width_rows(by_width: Widths, seconds: float) -> list[tuple[str, ...]]:
+    """The cells of the table by living episodes; `seconds` are all of training's."""
+    rows: list[tuple[str, ...]] = []
+    every = sum(steps for _, steps, _ in by_width.values())
+    for low, width in zip((0, *WIDTHS), (*WIDTHS, 0), strict=True):
+        if width in by_width:
+            calls, steps, spent = by_width[width]
+            alive = f"over {low}" if not width else f"{width}" if width == low + 1 else f"{low + 1} to {width}"
+            each = (f"{calls:,}", f"{spent / calls * 1e6:,.0f}", f"{steps / spent:,.0f}")
+            rows.append((alive, *each, f"{steps / every:.1%}", f"{spent / seconds:.1%}"))
+    return rows
 
 
 def bare_speed(pool: Pool, environments: int) -> float:
