@@ -15,7 +15,8 @@ from fedpg import Attack, Environment
 from fedpg.agents import Answers, Broadcast, Problem, answer, make_broadcast, make_problem
 from fedpg.algorithms import first_state
 from fedpg.config import make_config
-from fedpg.policies import Params, Policy, categorical_mlp
+from fedpg.environments import Lanes, Pool, rollout
+from fedpg.policies import Params, Policy, categorical_mlp, make_policy
 from fedpg.trajectories import Trajectories
 
 # Most of the time of these tests would go into optimising code that runs once.
@@ -188,3 +189,17 @@ def answers(problem: Problem) -> Callable[[Broadcast], Answers]:
     agents = jnp.arange(problem.config.agents)
     byzantine = agents >= problem.config.agents - problem.config.byzantine
     return quick_jit(lambda message: answer(problem, message, agents, byzantine)[0])
+
+
+def policy_for(pool: Pool, hidden: tuple[int, ...] = (16, 16), seed: int = 1) -> tuple[Policy, Params]:
+    """A policy for a task outside JAX, and its parameters."""
+    policy = make_policy(make_config("LunarLander-v3", "paper", hidden=hidden), pool.observations, pool.actions)
+    return policy, policy.unravel(policy.init(jax.random.key(seed)))
+
+
+def play(pool: Pool, policy: Policy, params: Params, these: Lanes, steps: int, act: Any = None) -> Trajectories:
+    """The episodes of these lanes; an error of the simulator is raised."""
+    out = quick_jit(lambda p, n: rollout(pool, policy, p, n, steps, act))(params, these)
+    out = jax.tree.map(np.asarray, jax.block_until_ready(out))
+    pool.check()
+    return out

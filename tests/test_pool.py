@@ -1,163 +1,24 @@
-"""Tasks outside JAX: packed steps, the policy in NumPy, and episodes that depend on their keys alone."""
+"""Tasks outside JAX: the policy in NumPy, and episodes that depend on their keys alone."""
 
 import functools
 import itertools
 
-import gymnasium
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.stats
 from gymnasium import spaces
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
 
 import gym_probes
 from fedpg.attacks import ATTACKS
-from fedpg.config import SimulationError, make_config
+from fedpg.config import SimulationError
 from fedpg.environments import Pool, join, lanes, make_environment, rollout, tasks
-from fedpg.environments.pool import SLACK, EnvPoolSimulator
 from fedpg.environments.tasks import gymnasium_pool
-from fedpg.estimators import PACKED_BLOCK, correction, gradient, influences, log_probs, make_estimator, weighted_score
-from fedpg.policies import categorical_mlp, gaussian_mlp, make_policy
+from fedpg.policies import categorical_mlp, gaussian_mlp
 from fedpg.trajectories import Trajectories
 from gym_probes import LIMIT, Trouble, Walk
-from probes import quick_jit
-
-# Steps that are packed are the same steps
-
-STEPS, LANES, FEATURES = 900, 5, 3
-BOX = spaces.Box(-1.0, 1.0, (2,))
-KINDS = {"discrete": ("paper", spaces.Discrete(3)), "box": ("paper", BOX), "box of the figures": ("released", BOX)}
-# Beyond one block of a single episode (an eighth of the others') and of several.
-LENGTHS = st.lists(
-    st.one_of(st.just(0), st.integers(1, STEPS), st.sampled_from([1, PACKED_BLOCK // 8, PACKED_BLOCK // 8 + 1, STEPS])),
-    min_size=LANES,
-    max_size=LANES,
-)
-
-
-def both_layouts(lengths: list[int], discrete: bool, seed: int = 0) -> tuple[Trajectories, Trajectories]:
-    """The same steps, side by side with padding and one episode after another; what is beyond them is no number."""
-    rng = np.random.default_rng(seed)
-    lengths = np.asarray(lengths, np.int32)
-    alive = np.arange(STEPS)[:, None] < lengths
-    rewards = jnp.asarray(np.where(alive, rng.normal(size=alive.shape), 0.0), jnp.float32)
-    seen = np.where(alive, rng.normal(size=(FEATURES, *alive.shape)), np.nan).astype(np.float32)
-    done = rng.integers(0, 3, alive.shape).astype(np.int32)
-    if not discrete:
-        done = np.where(alive, rng.normal(size=(2, *alive.shape)), np.nan).astype(np.float32)
-
-    def pack(dense: np.ndarray) -> np.ndarray:  # [..., T, B] -> [S, ...]
-        steps = [np.moveaxis(dense[..., :n, i], -1, 0) for i, n in enumerate(lengths)]
-        out = np.full((STEPS * LANES + SLACK, *dense.shape[:-2]), np.nan if dense.dtype.kind == "f" else 1, dense.dtype)
-        out[: lengths.sum()] = np.concatenate(steps)
-        return out
-
-    starts = jnp.asarray(np.cumsum(lengths) - lengths, jnp.int32)
-    wide = Trajectories(jnp.asarray(seen), jnp.asarray(done), rewards, jnp.asarray(lengths))
-    return wide, Trajectories(jnp.asarray(pack(seen)), jnp.asarray(pack(done)), rewards, jnp.asarray(lengths), starts)
-
-
-def two_policies(policy):
-    """Not too far from each other: importance weights of 900 steps are large numbers."""
-    theta = policy.init(jax.random.key(0))
-    return policy.unravel(theta), policy.unravel(theta + 0.01 * jax.random.normal(jax.random.key(1), theta.shape))
-
-
-@functools.cache
-def everything(kind: str):
-    """All that is computed from trajectories, of all lanes and of some; both layouts."""
-    preset, actions = KINDS[kind]
-    config = make_config("LunarLander-v3", preset, hidden=(4,))
-    policy, estimator = make_policy(config, FEATURES, actions), make_estimator(config)
-    params, other = two_policies(policy)
-
-    def compute(t: Trajectories, first: jax.Array):
-        two, one = t.take(first, 2), t.take(first, 1)
-        return {
-            "log pi": log_probs(policy, params, t),
-            "gradient": gradient(estimator, policy, params, t),
-            "correction": correction(estimator, policy, params, other, t),
-            "influences": influences(estimator, policy, params, t),
-            "of two": (log_probs(policy, params, two), gradient(estimator, policy, params, two)),
-            "of one": (log_probs(policy, params, one), gradient(estimator, policy, params, one)),
-        }
-
-    return quick_jit(compute)
-
-
-def assert_same(packed, dense, scale: float = 1e-3):
-    """To the rounding of sums in another order."""
-    for (path, mine), theirs in zip(jax.tree_util.tree_leaves_with_path(packed), jax.tree.leaves(dense), strict=True):
-        where = jax.tree_util.keystr(path)
-        theirs = np.asarray(theirs)
-        assert np.isfinite(theirs).all(), where
-        np.testing.assert_allclose(
-            mine, theirs, rtol=1e-3, atol=1e-4 * np.abs(theirs).max(initial=scale), err_msg=where
-        )
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@given(lengths=LENGTHS, first=st.integers(0, LANES - 2))
-@example(lengths=[0, 0, 700, 0, 0], first=0)
-@example(lengths=[0, 900, 0, 900, 900], first=2)
-@example(lengths=[900] * LANES, first=3)
-@example(lengths=[0] * LANES, first=1)
-@settings(max_examples=15, deadline=None, derandomize=True)
-def test_packed_steps_give_what_the_same_steps_give_side_by_side(kind, lengths, first):
-    compute = everything(kind)
-    dense, packed = both_layouts(lengths, kind == "discrete", sum(lengths))
-    mine, theirs = compute(packed, first), compute(dense, first)
-    # The deviation of one episode from the mean of one is what rounding leaves of a gradient.
-    assert_same(mine.pop("influences"), theirs.pop("influences"), np.abs(theirs["gradient"]).max(initial=1e-3))
-    assert_same(mine, theirs)
-
-
-def test_packed_steps_are_not_merely_ignored():
-    _, packed = both_layouts([0, 300, 0, 900, 41], True)
-    computed = everything("discrete")(packed, 3)
-    del computed["of one"]  # nothing to compare it with
-    assert all(np.abs(leaf).max() > 1e-3 for leaf in jax.tree.leaves(computed))
-    assert (np.asarray(computed["log pi"]) != 0).sum(axis=0).tolist() == [0, 300, 0, 900, 41]
-    assert (np.asarray(computed["of two"][0]) != 0).sum(axis=0).tolist() == [900, 41]
-
-
-ESTIMATORS = [
-    (e, b, i)
-    for e, b, i in itertools.product(
-        ("standardised", "gpomdp", "reinforce"), ("none", "leave-one-out"), ("step", "decision", "trajectory")
-    )
-    if (i != "decision" or e == "gpomdp") and (b == "none" or e != "standardised")
-]
-
-
-def test_every_estimator_corrects_packed_steps_alike():
-    policy = categorical_mlp(FEATURES, (4,), 3, "tanh")
-    params, other = two_policies(policy)
-    named = [dict(zip(("estimator", "baseline", "importance"), names, strict=True)) for names in ESTIMATORS]
-    estimators = [make_estimator(make_config("LunarLander-v3", "paper", **each)) for each in named]
-
-    @quick_jit
-    def ratios(t):
-        return log_probs(policy, other, t) - log_probs(policy, params, t)
-
-    @quick_jit
-    def all_weights(t, log_ratio):
-        return [(each.weights(t), each.corrected(t, log_ratio)) for each in estimators]
-
-    score = quick_jit(lambda t, weights: weighted_score(policy, params, t, weights))
-    dense, packed = both_layouts([0, 257, 900, 0, 640], True)
-    log_ratio = ratios(dense)
-    assert_same(ratios(packed), log_ratio)
-    assert np.ptp(log_ratio) > 0.01
-    mine, theirs = (jax.tree.leaves(all_weights(t, log_ratio)) for t in (packed, dense))
-    assert len(mine) == 2 * len(ESTIMATORS)
-    for a, b in zip(mine, theirs, strict=True):
-        assert np.array_equal(a, b)
-        assert_same(score(packed, a), score(dense, b))
-
+from probes import play, policy_for, quick_jit
 
 # The policy in NumPy
 
@@ -229,19 +90,6 @@ def open_(name: str) -> Pool:
     if name == "discrete Walk":
         return gymnasium_pool(gym_probes.discrete_walk, name)
     return make_environment(name)
-
-
-def policy_for(pool: Pool, hidden=(16, 16), seed: int = 1):
-    policy = make_policy(make_config("LunarLander-v3", "paper", hidden=hidden), pool.observations, pool.actions)
-    return policy, policy.unravel(policy.init(jax.random.key(seed)))
-
-
-def play(pool: Pool, policy, params, these, steps: int, act=None) -> Trajectories:
-    """The episodes of these lanes; an error of the simulator is raised."""
-    out = quick_jit(lambda p, n: rollout(pool, policy, p, n, steps, act))(params, these)
-    out = jax.tree.map(np.asarray, jax.block_until_ready(out))
-    pool.check()
-    return out
 
 
 def episode(played: Trajectories, lane: int) -> tuple[bytes, ...]:
@@ -387,139 +235,6 @@ def test_kept_pools_are_dropped_if_there_are_too_many(monkeypatch):
     for turn, (i, seeds) in itertools.product(range(2), enumerate(several)):
         again = make_environment("InvertedPendulum-v5").open(seeds, turn).start(both)
         assert np.array_equal(again, first[4 * turn + i])
-
-
-# EnvPool's tasks are Gymnasium's
-
-
-def mujoco_state(hidden: int):
-    """Sets a MuJoCo task to an observation, which lacks as many coordinates of the place."""
-
-    def set_(task, seen):
-        places = task.model.nq - hidden
-        task.set_state(np.concatenate([np.zeros(hidden), seen[:places]]), seen[places : places + task.model.nv])
-
-    return set_
-
-
-def pendulum_state(task, seen):
-    task.state = np.array([np.arctan2(seen[1], seen[0]), seen[2]])
-
-
-def acrobot_state(task, seen):
-    task.state = np.array([np.arctan2(seen[1], seen[0]), np.arctan2(seen[3], seen[2]), seen[4], seen[5]])
-
-
-def plain_state(task, seen):
-    task.state = np.array(seen)
-
-
-def uphill(rng, seen, pool):
-    """Push the way it rolls: the only policy that comes up the hill."""
-    return np.sign(seen[:, 1:]).astype(np.float32)
-
-
-def at_random(rng, seen, pool):
-    if isinstance(pool.actions, spaces.Discrete):
-        return rng.integers(0, pool.actions.n, len(seen)).astype(np.int32)
-    return rng.uniform(-1.3, 1.3, (len(seen), *pool.actions.shape)).astype(np.float32)
-
-
-def softly(rng, seen, pool):
-    return 0.02 * at_random(rng, seen, pool)
-
-
-SAME = {
-    # (how to set the state, how to act, steps, steps after which a chaotic task is set anew)
-    "HalfCheetah-v5": (mujoco_state(1), at_random, 100, 20),
-    "Hopper-v5": (mujoco_state(1), at_random, 100, 100),
-    "Walker2d-v5": (mujoco_state(1), at_random, 100, 100),
-    "Swimmer-v5": (mujoco_state(2), at_random, 100, 100),
-    "InvertedPendulum-v5": (mujoco_state(0), softly, 100, 100),
-    "Pendulum-v1": (pendulum_state, at_random, 200, 50),
-    "MountainCarContinuous-v0": (plain_state, uphill, 200, 200),
-    "Acrobot-v1": (acrobot_state, at_random, 150, 150),
-}
-
-
-@pytest.mark.parametrize("task", SAME)
-@pytest.mark.filterwarnings("ignore:.*precision lowered")
-def test_envpool_and_gymnasium_have_the_same_physics(task, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)  # where MuJoCo keeps its log
-    set_state, act, steps, every = SAME[task]
-    pool = make_environment(task)
-    assert pool.simulator.startswith("EnvPool")
-    rng = np.random.default_rng(0)
-    alive = np.arange(4, dtype=np.int32)
-    theirs = pool.open(np.arange(20, 24, dtype=np.int32), 0)
-    ours = [gymnasium.make(task) for _ in alive]
-    seen = theirs.start(alive)
-    for environment in ours:
-        environment.reset(seed=0)
-    compared, sum_of_rewards = 0, 0.0
-    for t in range(steps):
-        if t % every == 0:
-            for lane, state in zip(alive, seen, strict=True):
-                set_state(ours[lane].unwrapped, state)
-        actions = pool.to_task(act(rng, seen, pool))
-        seen, rewards, over = theirs.step(alive, actions)
-        for i, lane in enumerate(alive):
-            expected, reward, terminated, truncated, _ = ours[lane].step(actions[i])
-            np.testing.assert_allclose(seen[i], expected, rtol=1e-4, atol=1e-4, err_msg=f"step {t}")
-            assert rewards[i] == pytest.approx(reward, rel=1e-4, abs=1e-4)
-            assert over[i] == (terminated or truncated)
-            compared, sum_of_rewards = compared + 1, sum_of_rewards + abs(reward)
-        alive, seen = alive[~over], seen[~over]
-        if not len(alive):
-            break
-    assert compared > 50
-    assert sum_of_rewards > 10
-    for environment in ours:
-        environment.close()
-
-
-@pytest.mark.parametrize(("task", "steps"), [("LunarLander-v3", 150), ("HalfCheetah-v5", 20), ("Pendulum-v1", 200)])
-def test_envpools_own_way_in_and_out_gives_what_its_public_one_gives(task, steps):
-    import envpool
-
-    pool = make_environment(task)
-    seeds = np.array([5, 6, 7, 8], np.int32)
-    ours = EnvPoolSimulator(task, seeds, 2)
-    theirs = envpool.make_gymnasium(task, num_envs=4, num_threads=2, env_seed=seeds.tolist())
-    lanes = np.array([0, 1, 3], np.int32)  # a subset: the third is never stepped
-    np.testing.assert_array_equal(ours.start(lanes), theirs.reset(lanes)[0])
-    rng = np.random.default_rng(0)
-    ended = 0
-    for _ in range(steps):
-        actions = pool.to_task(at_random(rng, np.zeros((len(lanes), pool.observations)), pool))
-        mine = ours.step(lanes, actions)
-        seen, rewards, terminated, truncated, _ = theirs.step(actions, lanes)
-        for a, b in zip(mine, (seen, rewards, terminated | truncated), strict=True):
-            np.testing.assert_array_equal(a, b)
-        ended += int(mine[2].sum())
-        lanes = lanes[~mine[2]]
-        if not len(lanes):
-            break
-    assert ended == (0 if task == "HalfCheetah-v5" else 3)
-
-
-@pytest.mark.filterwarnings("ignore:builtin type:DeprecationWarning", "ignore:ks_2samp")
-@pytest.mark.parametrize(("task", "count", "steps"), [("LunarLander-v3", 200, 150), ("BipedalWalker-v3", 100, 50)])
-def test_envpool_and_gymnasium_play_episodes_of_the_same_distribution(task, count, steps):
-    pools = make_environment(task), gymnasium_pool(lambda: gymnasium.make(task), task)
-    assert [pool.simulator.split()[0] for pool in pools] == ["EnvPool", "Gymnasium"]
-    policy, params = policy_for(pools[0], seed=3)
-    played = [
-        play(pool, policy, params, lanes(jax.random.split(jax.random.key(i), count), steps), steps)
-        for i, pool in enumerate(pools)
-    ]
-    for figure in ("returns", "lengths"):
-        theirs, ours = (np.asarray(getattr(each, figure), np.float64) for each in played)
-        assert scipy.stats.ks_2samp(theirs, ours).pvalue > 1e-3, figure
-    first = [each.observations[each.starts] for each in played]
-    last = [each.observations[each.starts + each.lengths - 1] for each in played]
-    for a, b in zip(np.concatenate([first[0].T, last[0].T]), np.concatenate([first[1].T, last[1].T]), strict=True):
-        assert scipy.stats.ks_2samp(a, b).pvalue > 1e-5
 
 
 # Gymnasium's environments, one by one

@@ -1,0 +1,140 @@
+"""The figures, and the page made of stored runs."""
+
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedpg import StorageError
+from fedpg.experiments import store
+from fedpg.experiments.catalogue import EXPERIMENTS, Curve, Panel, configs_of
+from fedpg.experiments.figures import needs_totals, panel_image, runs_of
+from fedpg.experiments.paper import paper_curves
+from fedpg.experiments.render import Details, Heading, Pictures, Table, Text, to_html, to_markdown
+from fedpg.experiments.report import write_report
+from fedpg.experiments.store import Stored
+from fedpg.experiments.tables import comparison, learning, overview
+from stored import stored_run
+
+
+def stock(seeds: int = 2) -> dict[store.Key, Stored]:
+    """Made-up runs of all curves of figure 1 on CartPole."""
+    chosen = [EXPERIMENTS["figure1"].on(["CartPole-v1"])]
+    runs = [
+        stored_run(c, s, returns=np.linspace(9, 300 + 50 * s, 6), length=5000.0)
+        for c in configs_of(chosen)
+        for s in range(seeds)
+    ]
+    return {run.key: run for run in runs}
+
+
+def test_a_panel_draws_the_runs_of_its_settings_and_no_others():
+    panel = EXPERIMENTS["figure1"].panels[0]
+    found = runs_of(panel, stock())
+    assert [(curve.label, [run.seed for run in runs]) for curve, runs in found] == [
+        (c.label, [0, 1]) for c in panel.curves
+    ]
+    assert runs_of(EXPERIMENTS["figure1"].panels[1], stock()) == []
+    assert needs_totals(panel)
+    assert not needs_totals(EXPERIMENTS["ablation-alpha"].panels[0])
+
+
+def test_the_same_runs_give_the_same_picture_to_the_byte():
+    panel = EXPERIMENTS["figure1"].panels[0]
+    assert panel_image(panel, stock()) == panel_image(panel, stock())
+    assert panel_image(panel, stock()) != panel_image(panel, stock(3))
+
+
+def test_the_tables_have_the_numbers_of_the_runs():
+    panel = EXPERIMENTS["figure1"].panels[0]
+    table = comparison(panel, stock())
+    assert table is not None
+    row = next(row for row in table.rows if row[:2] == ["FedPG-BR (K=10)", "5,000"])
+    paper = paper_curves()["Figure 1", "CartPole-v1", "FedPG-BR (K=10)"].at(5000)[0]
+    assert row[2] == "2"
+    assert row[3] == f"{paper:.0f}"
+    assert row[5] == "325"
+    assert row[8] == f"{325 - paper:+.0f}"
+    assert row[9].startswith("below")
+    seen = overview([panel], stock())
+    assert seen is not None
+    assert f"325 [{paper:.0f}]" in [cell for row in seen.rows for cell in row]
+    assert len(learning([panel], stock()).rows) == len(panel.curves)
+
+
+class Page(HTMLParser):
+    """Collects what a page refers to, and whether its tags are closed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.links: list[str] = []
+        self.ids: list[str] = []
+        self.tags: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        values = dict(attrs)
+        self.tags.append(tag)
+        self.links += [str(values[name]) for name in ("src", "href") if name in values]
+        self.ids += [str(values["id"])] if "id" in values else []
+        if tag not in ("meta", "img", "br", "link"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def test_the_report_is_one_page_without_anything_from_outside_and_the_same_as_markdown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    few = {name: EXPERIMENTS[name].on(["CartPole-v1"]) for name in ("figure1", "figure3")}
+    monkeypatch.setattr("fedpg.experiments.report.EXPERIMENTS", few)
+    written = write_report(tmp_path, tmp_path, stock(), lambda text: None)
+    page = Page()
+    text = (tmp_path / "report.html").read_text()
+    page.feed(text)
+    assert page.open == []
+    assert not {"script", "link", "iframe"} & set(page.tags)
+    assert all(link.startswith(("data:image/svg+xml;base64,", "#")) for link in page.links)
+    assert {link[1:] for link in page.links if link.startswith("#")} <= set(page.ids)
+    assert "@import" not in text
+    assert "url(" not in text
+    assert text.count('<div class="wide"') == page.tags.count("table")  # each scrolls in a box of its own
+    markdown = (tmp_path / "report.md").read_text()
+    pictures = [line.split("](")[1].rstrip(")") for line in markdown.splitlines() if line.startswith("![")]
+    assert pictures
+    assert all((tmp_path / path).exists() for path in pictures)
+    assert {tmp_path / path for path in pictures} == {path for path in written if path.suffix == ".png"}
+    assert "were made by another version of the code" in markdown  # their code is "now"
+
+
+def test_an_empty_results_folder_is_an_error_that_says_what_to_do(tmp_path: Path):
+    with pytest.raises(StorageError, match=r"no stored runs .*fedpg reproduce figure1"):
+        write_report(tmp_path, tmp_path, {}, lambda text: None)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_block_says_is_escaped_in_html_and_kept_in_markdown():
+    blocks = [
+        Heading("A <b> & c"),
+        Text("`x < y` and **bold** [x](javascript:y)", "lead"),
+        Table(["one", "two"], [["<script>", "a|b"], ["[x](javascript:y)", "1 [2]"]]),
+        Details("more", [Text("inside")]),
+        Pictures("alt", "p.png", [b"<svg/>"], [("label", "#fff", True)], dashed=True),
+    ]
+    page, markdown = to_html("T", blocks), to_markdown("T", blocks)
+    assert "<script>" not in page
+    assert "<code>x &lt; y</code>" in page
+    assert "<strong>bold</strong>" in page
+    assert "| \\<script> | a\\|b |" in markdown
+    assert "<a " not in page
+    assert "| [x]\\(javascript:y) | 1 [2] |" in markdown
+    assert "![alt](p.png)" in markdown
+    assert 'id="a-b--c"' in page
+
+
+def test_a_curve_without_runs_is_left_out_of_a_figure():
+    panel = Panel("p", "t", "CartPole-v1", (Curve("nothing", "#000", {"agents": 7}),))
+    assert runs_of(panel, stock()) == []
+    assert overview([panel], stock()) is None
