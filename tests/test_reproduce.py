@@ -30,6 +30,7 @@ from fedpg.experiments.store import fingerprint, from_folder, load_all
 from fedpg.experiments.work import Event, Unit, work
 from fedpg.training import train_seeds
 from fedpg.training.run import alone_in
+from stored import stored_run
 from tiny import TINY
 
 Capture = pytest.CaptureFixture[str]
@@ -146,8 +147,6 @@ def test_a_training_process_that_fails_is_an_error_with_its_last_lines(config: C
 
 
 def test_finished_runs_are_stored_at_once_and_a_failure_stops_the_others(config: Config, tmp_path: Path):
-    from test_experiments import stored_run
-
     units = [Unit(dataclasses.replace(config, agents=k), (0, 1)) for k in (4, 5, 6)]
     stop, seen = threading.Event(), []
 
@@ -167,8 +166,6 @@ def test_finished_runs_are_stored_at_once_and_a_failure_stops_the_others(config:
 
 
 def test_a_stored_run_is_never_replaced_by_a_shorter_one(config: Config, tmp_path: Path):
-    from test_experiments import stored_run
-
     config = dataclasses.replace(config, trajectories=200)
     for length, expected in ((100, 100), (60, 100), (150, 150)):
         events = [Event(1.0, "", store.pack(stored_run(config, 0, length=length)))]

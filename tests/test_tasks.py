@@ -29,7 +29,7 @@ from fedpg.training.progress import Snapshot
 from fedpg.training.rounds import make_evaluator
 from gym_probes import Trouble, Walk
 from probes import quick_jit
-from test_training import StopAt, bits, same_run
+from same import StopAt, bits, same_run
 
 SEED = 3
 SMALL: dict[str, Any] = {

@@ -1,14 +1,8 @@
 """A run is a function of its settings and its seed: together or alone, in one go or killed and resumed."""
 
 import dataclasses
-import itertools
-import os
 import shutil
-import signal
 import subprocess
-import sys
-import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,23 +11,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import safetensors.numpy
-from jax import Array
 
 import fedpg
 import fedpg.training.run
 from fedpg import Config, ConfigError, Run, StorageError, make_config, train_seeds
 from fedpg.agents import Problem, make_problem
-from fedpg.algorithms import ALGORITHMS, Log, State, first_state
-from fedpg.attacks import ATTACKS
-from fedpg.federation import local_federation
-from fedpg.training.checkpoint import FILE
+from fedpg.algorithms import first_state
 from fedpg.training.progress import Silent, Snapshot
 from fedpg.training.rounds import FOREVER, Advance
+from same import POLICIES, SEED, StopAt, assert_counts, bits, log_bits, same_run
 
 pytestmark = pytest.mark.usefixtures("compiled")
-SEED = 3
-POLICIES = ("policy.safetensors", "policy-uniform.safetensors")
 Content = Callable[[Path], dict[str, bytes]]
 AsOptions = Callable[[Config], list[str]]
 Start = Callable[[Path], "subprocess.Popen[str]"]
@@ -57,46 +45,6 @@ def undisturbed(problem: Problem, compiled: object, tmp_path_factory: pytest.Tem
 @pytest.fixture
 def one_round_per_call(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fedpg.training.run, "SECONDS_PER_CALL", 0.0)
-
-
-def bits(tree: Any) -> list[bytes]:
-    plain = jax.tree.map(
-        lambda x: jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x, jax.tree.leaves(tree)
-    )
-    return [np.asarray(leaf).tobytes() for leaf in plain]
-
-
-def log_bits(run: Run, rounds: int | None = None) -> dict[str, bytes]:
-    return {name: v[:rounds].tobytes() for name, v in run.records.columns.items() if name != "seconds"}
-
-
-def tensor_bits(path: Path) -> dict[str, bytes]:
-    return {k: v.tobytes() for k, v in safetensors.numpy.load_file(path).items() if k != "log/seconds"}
-
-
-def same_run(a: Run, b: Run) -> None:
-    assert log_bits(a) == log_bits(b)
-    assert a.records.test_returns.tobytes() == b.records.test_returns.tobytes()
-    assert bits(a.policy.params) == bits(b.policy.params)
-    assert bits(a.output.params) == bits(b.output.params)
-    for name in (*POLICIES, FILE):
-        assert tensor_bits(a.folder / name) == tensor_bits(b.folder / name)
-    without_time = [[{**row, "seconds": None} for row in run.records.rows()] for run in (a, b)]
-    assert without_time[0] == without_time[1]
-
-
-class StopAt(Silent):
-    """Stops a run after so many calls for rounds."""
-
-    def __init__(self, rounds: int) -> None:
-        self.stop = threading.Event()
-        self.rounds = rounds
-        self.calls = 0
-
-    def update(self, seed: int, snapshot: Snapshot) -> None:
-        self.calls += 1
-        if self.calls >= self.rounds:
-            self.stop.set()
 
 
 # --- the seed alone decides
@@ -318,243 +266,9 @@ def test_if_one_of_several_folders_is_taken_none_is_made(problem: Problem, tmp_p
     assert not (tmp_path / "seed-1").exists()
 
 
-# --- a process that is killed or interrupted
-
-# Every round is saved, and writing is slow, so that a kill finds files half written.
-DRIVER = """
-import os, sys, time
-import fedpg.training.run as run
-from fedpg.cli import main
-
-fsync = os.fsync
-def slow(handle):
-    time.sleep(0.01)
-    fsync(handle)
-    time.sleep(0.01)
-
-os.fsync = slow
-run.SECONDS_PER_CALL = 0.0
-run.SECONDS_PER_CHECKPOINT = -1.0
-sys.exit(main(sys.argv[1:]))
-"""
-
-
-@pytest.fixture(scope="module")
-def long_run(tiny: Callable[..., Problem], compiled: object, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return train_seeds(tiny(trajectories=200), [SEED], tmp_path_factory.mktemp("long") / "run")[0]
-
-
-@pytest.fixture(scope="module")
-def start(long_run: Run, as_options: AsOptions, tmp_path_factory: pytest.TempPathFactory) -> Start:
-    """Starts, or resumes, the long run in a process of its own."""
-    options = [*as_options(long_run.config), "--seeds", str(SEED), "--resume"]
-    cache = {
-        "JAX_COMPILATION_CACHE_DIR": str(tmp_path_factory.mktemp("cache")),
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-    }
-
-    def process(folder: Path) -> "subprocess.Popen[str]":
-        return subprocess.Popen(
-            [sys.executable, "-c", DRIVER, "train", *options, "--out", str(folder)],
-            env=os.environ | cache,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-
-    return process
-
-
-def wait_for(process: "subprocess.Popen[str]", event: Callable[[], bool]) -> None:
-    """Until something has happened in a process that is still running."""
-    deadline = time.monotonic() + 120
-    while not event():
-        if process.poll() is not None or time.monotonic() > deadline:
-            process.kill()
-            pytest.fail(f"the process ended too early, or nothing happened: {process.communicate()}")
-        time.sleep(0.0005)
-
-
-def rounds_saved(folder: Path) -> int:
-    return int(safetensors.numpy.load_file(folder / FILE)[".round"].item())
-
-
-def changed(path: Path) -> Callable[[], bool]:
-    """Whether a file has been replaced, or made, since now."""
-    before = path.stat().st_ino if path.exists() else None
-    return lambda: path.exists() and path.stat().st_ino != before
-
-
-def test_a_run_killed_at_any_moment_resumes_to_the_same_bits(start: Start, long_run: Run, tmp_path: Path):
-    folder = tmp_path / "run"
-    saved = [0]
-    for file, pause in [("config.json", 0.0), (FILE, 0.0), (FILE, 0.005), ("records.jsonl", 0.013), (FILE, 0.03)]:
-        process = start(folder)
-        wait_for(process, changed(folder / file))
-        time.sleep(pause)
-        process.kill()
-        process.communicate()
-        assert process.returncode == -signal.SIGKILL
-        if file != "config.json":
-            saved.append(rounds_saved(folder))
-    assert all(a < b for a, b in itertools.pairwise(saved)), "every process went on where the last one died"
-    assert saved[-1] < len(long_run.records)
-    process = start(folder)
-    output, errors = process.communicate(timeout=120)
-    assert process.returncode == 0, errors
-    assert f"{long_run.records.trajectories[-1]}/200 trajectories" in output
-    for name in (*POLICIES, FILE):
-        assert tensor_bits(folder / name) == tensor_bits(long_run.folder / name)
-    for name in POLICIES:
-        assert (folder / name).read_bytes() == (long_run.folder / name).read_bytes()
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
-def test_an_interrupted_command_saves_says_how_to_go_on_and_ends_with_130(
-    start: Start,
-    tiny: Callable[..., Problem],
-    long_run: Run,
-    tmp_path: Path,
-    number: signal.Signals,
-):
-    folder = tmp_path / "run"
-    process = start(folder)
-    wait_for(process, changed(folder / FILE))
-    process.send_signal(number)
-    _, errors = process.communicate(timeout=120)
-    assert process.returncode == 130
-    assert "Traceback" not in errors
-    assert f"--out {folder} --resume" in errors
-    assert 0 < rounds_saved(folder) < len(long_run.records)
-    same_run(train_seeds(tiny(trajectories=200), [SEED], folder, resume=True)[0], long_run)
-
-
-# --- attacks and faults
-
-
-FAULTS = {"nan": "not finite", "infinity": "not finite", "wrong-length": "wrong length", "silence": "no answer"}
-
-
-@pytest.mark.parametrize(("fault", "status"), FAULTS.items())
-@pytest.mark.usefixtures("compiled_fast")
-def test_a_faulty_agent_is_named_and_ignored_and_the_run_goes_on(
-    tiny: Callable[..., Problem], tmp_path: Path, fault: str, status: str
-):
-    problem = tiny(attack=fault, batch=(4, 4), trajectories=40)
-    run = train_seeds(problem, [SEED], tmp_path / "run")[0]
-    rows = list(run.records.rows())[1:]
-    assert len(rows) > 3
-    assert all(row["status"] == ["answered"] * 3 + [status] for row in rows)
-    assert all(row["accepted_byzantine"] == 0 and row["recall"] == 1.0 for row in rows)
-    assert any(row["accepted_honest"] == 3 for row in rows)
-    first = problem.policy.unravel(first_state(problem, SEED).theta)
-    for name, tensor in run.policy.params.items():
-        assert np.isfinite(tensor).all()
-        assert not np.array_equal(tensor, first[name])
-    state = safetensors.numpy.load_file(run.folder / FILE)
-    assert all(np.isfinite(v).all() for k, v in state.items() if not k.startswith("log/"))
-
-
-def sevens(key: Array, gradients: Array, byzantine: Array, tensors: tuple[slice, ...]) -> Array:
-    return jnp.full_like(gradients, 7.0)
-
-
-@pytest.mark.usefixtures("compiled_fast")
-def test_an_attack_of_the_users_own_begins_when_told_and_the_rounds_before_are_honest(
-    tiny: Callable[..., Problem], tmp_path: Path
-):
-    honest = tiny(byzantine=0, attack="random-noise", batch=(4, 4))
-    settings = {k: v for k, v in vars(honest.config).items() if k not in ("attack", "byzantine", "attack_start")}
-    run = fedpg.train(**settings, byzantine=1, attack=sevens, attack_start=5, seed=SEED, out=tmp_path / "run")
-    assert run.config.attack == "custom:sevens"
-    sent = run.records.columns["norms"][:, 3]
-    size = len(first_state(honest, SEED).theta)
-    assert np.isclose(sent, 7 * size**0.5).tolist() == [False] * 4 + [True] * (len(sent) - 4)
-
-    peaceful = train_seeds(honest, [SEED], tmp_path / "honest")[0]
-    early = log_bits(run, 4)
-    # Who counts as honest, and with that their mean return, is another question than what they do.
-    for name in set(early) - {"train_return"}:
-        assert early[name] == log_bits(peaceful, 4)[name], name
-    assert bits(run.policy.params) != bits(peaceful.policy.params)
-
-
-@pytest.mark.usefixtures("compiled_fast")
-def test_an_attack_that_returns_another_shape_is_an_error_that_says_so(tiny: Callable[..., Problem], tmp_path: Path):
-    settings = {k: v for k, v in vars(tiny().config).items() if k != "attack"}
-    with pytest.raises(ValueError, match=r"attack.*shape"):
-        fedpg.train(**settings, attack=lambda keys, gradients, *_: gradients[0], out=tmp_path / "run")
-
-
-def one_round(problem: Problem, seed: int) -> tuple[State, Log]:
-    def compute(state: State) -> tuple[State, Log]:
-        return ALGORITHMS[problem.config.algorithm](problem, local_federation(problem), state)
-
-    return jax.jit(compute)(first_state(problem, seed))
-
-
-@pytest.mark.parametrize("name", [name for name in ATTACKS if name not in FAULTS])
-@pytest.mark.usefixtures("compiled_fast")
-def test_every_attack_runs(tiny: Callable[..., Problem], name: str):
-    # One lane width, so that there is one variant of the agents' work to compile.
-    state, log = one_round(tiny(attack=name, batch=(4, 4)), SEED)
-    assert state.round == 1
-    assert np.isfinite(state.theta).all()
-    assert (log.status == 0).all()
-    assert (log.norms[:3] > 0).all()
-    assert log.norms[3] == 0 if name == "zero-gradient" else log.norms[3] > 0
-
-
-COUNTED: dict[str, dict[str, Any]] = {
-    "released": {"preset": "released", "alpha": 0.3},
-    "majority": {"filter": "majority"},
-    "mean": {"filter": "mean"},
-    "one agent": {"agents": 1, "byzantine": 0},
-    "svrpg": {"algorithm": "svrpg"},
-    "gpomdp": {"algorithm": "gpomdp"},
-}
-
-
-@pytest.mark.parametrize("name", COUNTED)
-@pytest.mark.usefixtures("compiled_fast")
-def test_every_algorithm_filter_and_preset_runs_and_counts_its_trajectories(
-    tiny: Callable[..., Problem], tmp_path: Path, name: str
-):
-    problem = tiny(**({"batch": (4, 4), "trajectories": 40} | COUNTED[name]))
-    run = train_seeds(problem, [SEED], tmp_path / "run")[0]
-    assert_counts(run)
-    rules = {row["rule"] for row in run.records.rows() if row["round"]}
-    assert rules <= ({"mean"} if run.config.filter == "mean" else {"R1", "R2", "nobody"})
-    if run.config.inner_law == "fixed":
-        assert {row["inner_steps"] for row in run.records.rows() if row["round"]} == {run.config.inner_steps}
-
-
 def test_the_trajectories_of_a_run_are_counted(undisturbed: Run):
     assert_counts(undisturbed)
     assert set(undisturbed.records.columns["batch"]) == {4, 5}
-
-
-def assert_counts(run: Run) -> None:
-    """By hand: B per agent and round; b per inner step that was looked at, and what sigma = auto needs on top."""
-    c, columns = run.config, run.records.columns
-    k, b = c.agents, c.minibatch
-    batch, steps = columns["batch"].astype(int), columns["inner_done"].astype(int)
-    assert ((c.batch[0] <= batch) & (batch <= c.batch[1])).all()
-    assert (steps <= columns["inner_drawn"]).all()
-
-    looked_at = steps + (np.abs(columns["ratio"] - 1) > c.ratio_bound)
-    auto = c.sigma == "auto" and c.filter != "mean" and k > 1
-    for_sigma = np.where(looked_at > 0, 8 - b, 8) if auto else 0
-    server = b * looked_at * (c.algorithm != "gpomdp") + for_sigma
-
-    own = 0 if c.algorithm == "gpomdp" else b * steps
-    counted = batch + own if k == 1 else np.rint((batch * k + own) / (k + 1)).astype(int)
-
-    rows = list(run.records.rows())[1:]
-    assert [row["trajectories_agent"] for row in rows] == np.cumsum(batch).tolist()
-    assert [row["trajectories_server"] for row in rows] == np.cumsum(server).tolist()
-    assert [row["trajectories_total"] for row in rows] == np.cumsum(k * batch + server).tolist()
-    assert [row["trajectories"] for row in rows] == np.cumsum(counted).tolist()
 
 
 def test_a_trained_policy_is_a_function_of_observations(undisturbed: Run):

@@ -1,0 +1,80 @@
+"""When two runs are the same run, and when a run has counted its trajectories."""
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import safetensors.numpy
+
+from fedpg import Run
+from fedpg.training.checkpoint import FILE
+from fedpg.training.progress import Silent, Snapshot
+
+SEED = 3
+POLICIES = ("policy.safetensors", "policy-uniform.safetensors")
+
+
+def bits(tree: Any) -> list[bytes]:
+    plain = jax.tree.map(
+        lambda x: jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x, jax.tree.leaves(tree)
+    )
+    return [np.asarray(leaf).tobytes() for leaf in plain]
+
+
+def log_bits(run: Run, rounds: int | None = None) -> dict[str, bytes]:
+    return {name: v[:rounds].tobytes() for name, v in run.records.columns.items() if name != "seconds"}
+
+
+def tensor_bits(path: Path) -> dict[str, bytes]:
+    return {k: v.tobytes() for k, v in safetensors.numpy.load_file(path).items() if k != "log/seconds"}
+
+
+def same_run(a: Run, b: Run) -> None:
+    assert log_bits(a) == log_bits(b)
+    assert a.records.test_returns.tobytes() == b.records.test_returns.tobytes()
+    assert bits(a.policy.params) == bits(b.policy.params)
+    assert bits(a.output.params) == bits(b.output.params)
+    for name in (*POLICIES, FILE):
+        assert tensor_bits(a.folder / name) == tensor_bits(b.folder / name)
+    without_time = [[{**row, "seconds": None} for row in run.records.rows()] for run in (a, b)]
+    assert without_time[0] == without_time[1]
+
+
+def assert_counts(run: Run) -> None:
+    """By hand: B per agent and round; b per inner step that was looked at, and what sigma = auto needs on top."""
+    c, columns = run.config, run.records.columns
+    k, b = c.agents, c.minibatch
+    batch, steps = columns["batch"].astype(int), columns["inner_done"].astype(int)
+    assert ((c.batch[0] <= batch) & (batch <= c.batch[1])).all()
+    assert (steps <= columns["inner_drawn"]).all()
+
+    looked_at = steps + (np.abs(columns["ratio"] - 1) > c.ratio_bound)
+    auto = c.sigma == "auto" and c.filter != "mean" and k > 1
+    for_sigma = np.where(looked_at > 0, 8 - b, 8) if auto else 0
+    server = b * looked_at * (c.algorithm != "gpomdp") + for_sigma
+
+    own = 0 if c.algorithm == "gpomdp" else b * steps
+    counted = batch + own if k == 1 else np.rint((batch * k + own) / (k + 1)).astype(int)
+
+    rows = list(run.records.rows())[1:]
+    assert [row["trajectories_agent"] for row in rows] == np.cumsum(batch).tolist()
+    assert [row["trajectories_server"] for row in rows] == np.cumsum(server).tolist()
+    assert [row["trajectories_total"] for row in rows] == np.cumsum(k * batch + server).tolist()
+    assert [row["trajectories"] for row in rows] == np.cumsum(counted).tolist()
+
+
+class StopAt(Silent):
+    """Stops a run after so many calls for rounds."""
+
+    def __init__(self, rounds: int) -> None:
+        self.stop = threading.Event()
+        self.rounds = rounds
+        self.calls = 0
+
+    def update(self, seed: int, snapshot: Snapshot) -> None:
+        self.calls += 1
+        if self.calls >= self.rounds:
+            self.stop.set()
