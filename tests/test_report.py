@@ -1,5 +1,6 @@
 """The figures, and the page made of stored runs."""
 
+import dataclasses
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -8,13 +9,13 @@ import pytest
 
 from fedpg import StorageError
 from fedpg.experiments import store
-from fedpg.experiments.catalogue import EXPERIMENTS, Curve, Panel, configs_of
+from fedpg.experiments.catalogue import EXPERIMENTS, Curve, Panel, config_of, configs_of
 from fedpg.experiments.figures import needs_totals, panel_image, runs_of
 from fedpg.experiments.paper import paper_curves
 from fedpg.experiments.render import Details, Heading, Pictures, Table, Text, to_html, to_markdown
 from fedpg.experiments.report import write_report
 from fedpg.experiments.store import Stored
-from fedpg.experiments.tables import comparison, learning, overview
+from fedpg.experiments.tables import MARKS, comparison, learning, overview, per_seed, times
 from stored import stored_run
 
 
@@ -48,19 +49,18 @@ def test_the_same_runs_give_the_same_picture_to_the_byte():
 
 def test_the_tables_have_the_numbers_of_the_runs():
     panel = EXPERIMENTS["figure1"].panels[0]
-    table = comparison(panel, stock())
+    table = comparison(panel, stock(5))
     assert table is not None
     row = next(row for row in table.rows if row[:2] == ["FedPG-BR (K=10)", "5,000"])
     paper = paper_curves()["Figure 1", "CartPole-v1", "FedPG-BR (K=10)"].at(5000)[0]
-    assert row[2] == "2"
-    assert row[3] == f"{paper:.0f}"
-    assert row[5] == "325"
-    assert row[8] == f"{325 - paper:+.0f}"
-    assert row[9].startswith("below")
-    seen = overview([panel], stock())
-    assert seen is not None
-    assert f"325 [{paper:.0f}]" in [cell for row in seen.rows for cell in row]
-    assert len(learning([panel], stock()).rows) == len(panel.curves)
+    assert row[2] == "5"
+    assert row[3] == "400"
+    assert row[6] == f"{paper:.0f}"
+    assert row[8] == f"{400 - paper:+.0f}"
+    assert row[9].startswith("below*")
+    seen = overview([panel], stock(5))
+    assert f"400 [{paper:.0f}]" in [cell for row in seen.rows for cell in row]
+    assert len(learning([panel], stock(5)).rows) == len(panel.curves)
 
 
 class Page(HTMLParser):
@@ -137,4 +137,61 @@ def test_what_a_block_says_is_escaped_in_html_and_kept_in_markdown():
 def test_a_curve_without_runs_is_left_out_of_a_figure():
     panel = Panel("p", "t", "CartPole-v1", (Curve("nothing", "#000", {"agents": 7}),))
     assert runs_of(panel, stock()) == []
-    assert overview([panel], stock()) is None
+    assert overview([panel], stock()).rows == []
+    assert comparison(panel, stock()) is None
+
+
+def test_curves_that_the_paper_does_not_have_are_in_the_tables_too():
+    whole = EXPERIMENTS["figure3"]
+    panel = whole.panels[0]
+    attacked = next(curve for curve in panel.curves if config_of(panel, curve).byzantine)
+    assert attacked.paper is None
+    runs = [stored_run(config_of(panel, attacked), s, returns=[9, 100 + 10 * s], length=5000.0) for s in range(2)]
+    stored = {run.key: run for run in runs}
+    (row,) = overview([panel], stored).rows
+    assert row[1:3] == [attacked.label, "2"]
+    assert row[3:] == ["105"] * 5 + [""]
+    table = comparison(panel, stored)
+    assert table is not None
+    assert [row[3] for row in table.rows] == ["105"] * 5
+    assert {tuple(row[6:]) for row in table.rows} == {("", "", "", "")}
+    # Where no curve of a panel is the paper's, there are no columns for it.
+    mine = Panel("p", "t", "CartPole-v1", (attacked,))
+    table = comparison(mine, stored)
+    assert table is not None
+    assert len(table.columns) == len(table.rows[0]) == 6
+    assert "paper" not in " ".join(overview([mine], stored).columns)
+
+
+def test_where_some_seeds_got_further_the_tables_say_so_and_give_no_verdict():
+    panel = EXPERIMENTS["figure1"].panels[0]
+    curve = next(c for c in panel.curves if c.label == "FedPG-BR (K=10)")
+    config = config_of(panel, curve)
+    lengths = [2000.0, 2000.0, 5000.0]
+    runs = [stored_run(config, s, returns=[300.0, 300.0], length=x) for s, x in enumerate(lengths)]
+    stored = {run.key: run for run in runs}
+    (row,) = overview([panel], stored).rows
+    paper = paper_curves()["Figure 1", "CartPole-v1", curve.label]
+    assert row[3:8] == [f"300{few} [{paper.at(m)[0]:.0f}]" for m, few in zip(MARKS["CartPole-v1"], FEW, strict=True)]
+    table = comparison(panel, stored)
+    assert table is not None
+    assert [row[9] for row in table.rows[-2:]] == ["", ""]
+    assert any(row[9] for row in table.rows[:3])
+    # Times are of the length of the row.
+    (row,) = learning([panel], stored).rows
+    assert row[3] == "2,000"
+    assert row[-1] == "2 s"  # of 2, 2 and, for the long one, 0.8
+    assert [cell for row in per_seed([panel], stored).rows for cell in row[2:4]] == ["final", "2,000", "area", "2,000"]
+
+
+FEW = ("", "", "", " (1 of 3)", " (1 of 3)")
+
+
+def test_the_published_time_is_compared_with_that_of_the_papers_runs_alone():
+    panel = EXPERIMENTS["figure2"].panels[0]
+    curve = next(c for c in panel.curves if (k := config_of(panel, c)).algorithm == "fedpg-br" and k.byzantine == 3)
+    config = config_of(panel, curve)
+    nothing = stored_run(config, 1, returns=[9.0], length=0.0)
+    other = stored_run(dataclasses.replace(config, filter="mean"), 0, length=5000.0)
+    stored = {run.key: run for run in (stored_run(config, 0, length=2500.0), nothing, other)}
+    assert times(EXPERIMENTS.values(), stored).rows == [["CartPole-v1", "2.5 h", "4 s", "2,250", "1", "2,500"]]

@@ -185,6 +185,19 @@ def test_the_time_left_shrinks_as_units_report(config: Config):
     assert board.headline() == "100%, 0 s left"
 
 
+def test_the_pace_is_that_of_what_was_done_now(config: Config, monkeypatch: pytest.MonkeyPatch):
+    units = [Unit(config, (seed,)) for seed in range(2)]
+    board = Board(dict.fromkeys(units, 3600.0), 2, every=1e9)
+    board.began -= 100  # seconds ago
+    for unit in units:
+        board.update(unit, Event(0.9, "waiting for a free core"))  # interrupted once, at nine tenths
+    assert board.headline() == "90%, 6 min left"  # a tenth of an hour
+    board.began -= 600
+    for unit in units:
+        board.update(unit, Event(0.95, ""))  # half of what was left, in 700 s
+    assert board.headline() == "95%, 7 min left"  # half as the estimate has it (180 s), half as it went (700 s)
+
+
 def test_leased_cores_are_nobody_elses_until_they_are_given_back(tmp_path: Path):
     never, stop = threading.Event(), threading.Event()
     allowed = os.sched_getaffinity(0)
@@ -217,8 +230,9 @@ def test_a_cluster_of_two_workers_gives_the_same_runs(
         units = [Unit(config, (seed,)) for seed in (0, 1)]
         assert run_units(units, engine, total, tmp_path / "results", {}, stop) == 2
         broken = ray_engine(None, tmp_path / "runs", "other code", stop)[0]
+        # More cores than any machine has: it gets those of one, and does not wait for ever.
         with pytest.raises(SimulationError, match="another version of fedpg"):
-            list(broken(units[0], 1))
+            list(broken(units[0], 64))
     finally:
         ray.shutdown()
     for seed in (0, 1):
@@ -259,9 +273,19 @@ def test_runs_of_other_code_are_not_used_silently_but_can_be_verified(
     assert reproduce(tmp_path, "tiny", "--seeds", "0", "--old", "verify", "--dry-run") == 0
     assert load_all(results)[good.key].code == fingerprint()
     assert load_all(results)[good.key].about["verified"]["made_by"] == "before"  # who made it, not who verified it
-    assert reproduce(tmp_path, "tiny", "--seeds", "0:2", "--old", "keep") == 0
-    assert reproduce(tmp_path, "tiny", "--seeds", "0") == 0  # what was verified is as good as new
     capsys.readouterr()
+    assert reproduce(tmp_path, "tiny", "--seeds", "0:2", "--old", "keep") == 0
+    shown = capsys.readouterr()
+    assert "1 runs of another version of the code are used as they are\n" in shown.err
+    assert " 2 " in shown.out  # seeds
+    assert reproduce(tmp_path, "tiny", "--seeds", "0") == 0  # what was verified is as good as new
+    shown = capsys.readouterr()
+    assert "1 stored runs of another version of the code are not shown" in shown.err
+    assert " 2 " not in shown.out
+    short = {name: values[:3] for name, values in bad.columns.items()}
+    store.save(results, dataclasses.replace(bad, columns=short))
+    assert reproduce(tmp_path, "tiny", "--seeds", "0:2", "--old", "keep") == 0
+    assert "as they are, 1 of which are shorter than wanted" in capsys.readouterr().err
     assert reproduce(tmp_path, "tiny", "--seeds", "0:2", "--old", "again", "--dry-run") == 0
     assert capsys.readouterr().out.strip().endswith("--seeds 1")
 
@@ -272,6 +296,10 @@ def test_run_folders_are_adopted_as_far_as_they_are_and_the_longer_run_stays(
     results, folder = tmp_path / "results", tmp_path / "reference-0"
     whole = reference(0)
     rows = (folder / "records.jsonl").read_text().splitlines(keepends=True)
+    (folder / "records.jsonl").write_text(rows[0])
+    assert reproduce(tmp_path, "--adopt", str(folder)) == 0
+    assert "no trained round yet" in capsys.readouterr().err
+    assert load_all(results) == {}
     (folder / "records.jsonl").write_text("".join(rows[:3]))
     assert reproduce(tmp_path, "--adopt", str(folder)) == 0
     short = load_all(results)[whole.key]
@@ -333,6 +361,23 @@ def test_a_damaged_results_folder_is_one_line_and_stays(tmp_path: Path, capsys: 
     assert main(["report", "--results", str(tmp_path / "results")]) == 2
     assert path.read_bytes() == b"not gzip"
     assert [p for p in tmp_path.rglob("*") if p.is_file()] == [path]
+
+
+def test_a_file_is_no_results_folder(tmp_path: Path, capsys: Capture):
+    (tmp_path / "results").write_text("mine")
+    assert reproduce(tmp_path, "figure1", "--seeds", "0") == 2
+    assert "is a file: give a folder" in capsys.readouterr().err
+    assert (tmp_path / "results").read_text() == "mine"
+
+
+def test_a_damaged_run_folder_is_named_with_what_to_do(config: Config, tmp_path: Path):
+    folder = tmp_path / fingerprint() / store.name_of(config) / "seed-0"
+    folder.mkdir(parents=True)
+    for damage in ('{"trajectories": 7,', '{"trajectories": 7}', "[]", '"x"'):
+        (folder / "records.jsonl").write_text(damage)
+        with pytest.raises(StorageError, match=r"records.jsonl is damaged.*Move .*seed-0 away"):
+            list(work(to_json(config), (0,), str(tmp_path), fingerprint(), 1))
+        assert (folder / "records.jsonl").read_text() == damage
 
 
 def test_without_a_name_the_experiments_are_listed_with_their_runs_and_time(tmp_path: Path, capsys: Capture):

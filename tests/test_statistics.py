@@ -81,9 +81,10 @@ def test_precision_and_recall_of_the_filter():
         ([109, 109], 10.0, "inside"),
         ([114, 114], 10.0, "above"),
         ([86, 86], 10.0, "below"),
-        ([90, 130], math.nan, "inside*"),
-        ([120, 130], math.nan, "above*"),
-        ([60, 70], math.nan, "below*"),
+        ([90, 130, 95, 120, 100], math.nan, "inside*"),
+        ([120, 130, 125, 125, 120], math.nan, "above*"),
+        ([60, 70, 60, 70, 65], math.nan, "below*"),
+        ([60, 70, 60, 70], math.nan, ""),  # too few for an interval of our own
         ([100], math.nan, ""),
     ],
 )
@@ -92,6 +93,18 @@ def test_the_verdict_against_the_papers_band(ours: list[float], half: float, wor
     runs = [stored_run(seed=i, returns=[v, v]) for i, v in enumerate(ours)]
     assert READING_ERROR["CartPole-v1"] == 3
     assert statistics.verdict("CartPole-v1", statistics.band(runs, np.array([100.0])), 0, paper) == word
+
+
+def test_no_verdict_where_only_some_seeds_got():
+    paper = PaperCurve(np.array([100.0, 200.0]), np.zeros(2), np.ones(2))
+    runs = [stored_run(seed=i, returns=[500, 500], length=length) for i, length in enumerate((100, 200))]
+    found = statistics.band(runs, np.array([100.0, 200.0]))
+    assert [statistics.verdict("CartPole-v1", found, i, paper) for i in (0, 1)] == ["above", ""]
+
+
+def test_a_final_return_is_of_the_end_however_short_the_run():
+    assert statistics.finals([stored_run(returns=[0, *range(1, 11)])], 100) == pytest.approx([9.5])  # two of ten
+    assert statistics.finals([stored_run(returns=[0, *range(1, 201)])], 100) == pytest.approx([190.5])  # twenty
 
 
 def test_no_verdict_where_the_papers_curve_cannot_be_read_off_well():

@@ -87,6 +87,8 @@ def run_reproduce(command: Reproduce) -> int:
     if len(set(seeds)) != len(seeds):
         raise ConfigError(f"seeds {command.seeds!r} overlap: give each once")
     experiments = find(command.names or ("all",), command.task)
+    if command.results.exists() and not command.results.is_dir():
+        raise ConfigError(f"results {str(command.results)!r} is a file: give a folder")
     if command.adopt:
         adopt(command.adopt, command.results)
         if not command.names:
@@ -124,23 +126,31 @@ def run_reproduce(command: Reproduce) -> int:
             return 130
     else:
         say(f"all {todo.wanted} runs are in {command.results} already")
-    show(experiments, command.results)
+    if todo.old:
+        short = f", {todo.short} of which are shorter than wanted" if todo.short else ""
+        say(f"{len(todo.old)} runs of another version of the code are used as they are{short}")
+    show(experiments, command.results, code, keep=command.old == "keep")
     return 0
 
 
-def show(experiments: Sequence["Experiment"], results: Path) -> None:
-    """Draw the pictures, and print the numbers beside the paper's."""
+def show(experiments: Sequence["Experiment"], results: Path, code: str, keep: bool) -> None:
+    """Draw the pictures, and print the numbers beside the paper's; runs of other code only if they are to be kept."""
     from fedpg.experiments.catalogue import EXPERIMENTS
     from fedpg.experiments.report import write_pictures
     from fedpg.experiments.runner import say
     from fedpg.experiments.store import load_all
     from fedpg.experiments.tables import learning, overview
 
-    stored = load_all(results)
+    everything = load_all(results)
+    stored = {key: run for key, run in everything.items() if keep or run.code == code}
+    if len(stored) < len(everything):
+        say(f"{len(everything) - len(stored)} stored runs of another version of the code are not shown: see --old")
     console = make_console()
     for experiment in experiments:
-        found = overview(experiment.panels, stored) or learning(experiment.panels, stored)
-        table = Table(title=experiment.title, caption=found.caption, box=box.SIMPLE_HEAD, pad_edge=False)
+        found = overview(experiment.panels, stored)
+        if not any(any(row[found.words + 1 :]) for row in found.rows):  # nobody got to the first mark
+            found = learning(experiment.panels, stored)
+        table = Table(title=experiment.title, caption=escape(found.caption or ""), box=box.SIMPLE_HEAD, pad_edge=False)
         for i, name in enumerate(found.columns):
             table.add_column(name, justify="left" if i < found.words else "right")
         for row in found.rows:
@@ -205,7 +215,9 @@ def adopt(folders: Sequence[Path], results: Path) -> None:
         for folder in found or [given]:
             run = store.from_folder(folder, "", adopted=True, **store.UNKNOWN)
             before = stored.get(run.key)
-            if run.key[0] not in known:
+            if run.reached == 0:
+                say(f"{folder} has no trained round yet: left alone")
+            elif run.key[0] not in known:
                 say(f"{folder} has settings that no experiment has: left alone")
             elif before is not None and not before.begins_like(run):
                 say(f"{folder} has other numbers than the stored run of the same settings and seed: left alone")

@@ -189,7 +189,7 @@ SIGMAS: dict[str, tuple[str, dict[str, Any]]] = {
     "sigma = 0.06 (the table)": (BLUE, {"sigma": 0.06}),
     "sigma = auto": (RED, {"sigma": "auto"}),
 }
-SHARES = {f"alpha = {n / 10:g}: {n} of 10": (colour, n) for n, colour in enumerate((SKY, BLUE, PURPLE, RED), start=1)}
+SHARES = {f"{n} of 10": (colour, n) for n, colour in enumerate((SKY, BLUE, PURPLE, RED), start=1)}
 READINGS: dict[str, tuple[str, dict[str, Any]]] = {
     "released (the figures)": (BLUE, {}),
     "paper (the text)": (RED, {"preset": "paper"}),

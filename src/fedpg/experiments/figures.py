@@ -5,6 +5,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -62,10 +63,12 @@ def draw(axes: Axes, panel: Panel, stored: Stock, total: bool = False) -> None:
         grid = grid_of(runs, total)
         end = max(end, grid[-1])
         ours = band(runs, grid, total)
-        full = ours.seeds == ours.seeds.max()
+        full = ours.seeds == ours.runs
         style = ":" if curve.reference else "-"
         axes.plot(grid[full], ours.mean[full], style, color=curve.colour, lw=1.6, zorder=3)
-        axes.plot(grid, ours.mean, style, color=curve.colour, lw=0.9, alpha=0.6, zorder=3)  # where fewer seeds got to
+        # Where fewer seeds got, a line of its own: a mean of others is no continuation.
+        fewer = np.where(full, np.nan, ours.mean)
+        axes.plot(grid, fewer, style, color=curve.colour, lw=0.9, alpha=0.6, zorder=3)
         if not curve.reference:
             axes.fill_between(grid, ours.low90, ours.high90, color=curve.colour, alpha=0.16, lw=0, zorder=2)
         if curve.paper is not None and not total:

@@ -29,11 +29,15 @@ def ray_engine(address: str | None, runs: Path, code: str, stop: threading.Event
                 ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, include_dashboard=False)
         except (ConnectionError, ValueError) as error:
             raise ConfigError(f"there is no Ray cluster at {address!r}: {error}") from error
+    # A unit is trained on one machine, so it cannot have more cores than one has.
+    each = [int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]]
+    most = min(filter(None, each), default=1)
     remote: Any = ray.remote(num_returns="streaming", max_retries=0)(work)
 
     def engine(unit: Unit, share: int) -> Iterator[Event]:
-        events = remote.options(num_cpus=share).remote(
-            to_json(unit.config), unit.seeds, str(runs.resolve()), code, share
+        cores = min(share, most)
+        events = remote.options(num_cpus=cores).remote(
+            to_json(unit.config), unit.seeds, str(runs.resolve()), code, cores
         )
         try:
             while not stop.is_set():
@@ -43,6 +47,8 @@ def ray_engine(address: str | None, runs: Path, code: str, stop: threading.Event
             return
         except ray.exceptions.RayTaskError as error:
             raise SimulationError(f"{unit.label}, on Ray: {error.cause}") from error
+        except ray.exceptions.RayError as error:  # a worker or a machine was lost
+            raise SimulationError(f"{unit.label}, on Ray: {error}. Give the same command to go on") from error
         finally:
             ray.cancel(events)  # interrupts what still runs, as by Ctrl-C
 

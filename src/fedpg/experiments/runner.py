@@ -38,6 +38,8 @@ class Plan:
     """Runs that the experiments have, with these seeds."""
     old: tuple[Stored, ...]
     """Stored runs that were made by other code, and not verified; none of them is in `units`, however short it is."""
+    short: int
+    """How many of those are shorter than wanted."""
 
 
 def plan(configs: Sequence[Config], seeds: Sequence[int], stored: Mapping[Key, Stored], code: str, again: bool) -> Plan:
@@ -49,13 +51,14 @@ def plan(configs: Sequence[Config], seeds: Sequence[int], stored: Mapping[Key, S
     for config in configs:
         key, _ = key_of(config, 0)
         lengths[key] = max(lengths.get(key, 0), config.trajectories)
-    together, single, old = [], [], []
+    together, single, old, short = [], [], [], 0
     for key, length in lengths.items():
         missing: dict[Config, list[int]] = {}
         for seed in seeds:
             run = stored.get((key, seed))
             if run is not None and run.code != code and not again:
                 old.append(run)
+                short += run.reached < length
             elif run is None or run.code != code or run.reached < length:
                 goal = max(length, run.length) if run is not None else length
                 missing.setdefault(replace(key, trajectories=goal), []).append(seed)
@@ -65,7 +68,7 @@ def plan(configs: Sequence[Config], seeds: Sequence[int], stored: Mapping[Key, S
             else:
                 single += [Unit(config, (seed,)) for seed in left]
     single.sort(key=lambda unit: unit.seeds)  # one seed of every curve first
-    return Plan((*together, *single), len(lengths) * len(seeds), tuple(old))
+    return Plan((*together, *single), len(lengths) * len(seeds), tuple(old), short)
 
 
 def seconds_of(unit: Unit, rates: Mapping[str, float]) -> float:
@@ -118,7 +121,7 @@ def run_units(
         nonlocal stored
         if stop.is_set():
             return
-        board.update(unit, Event(0.0, "starting"))
+        board.update(unit, Event(text="starting"))
         try:
             for event in engine(unit, share):
                 if event.run is not None:
@@ -161,6 +164,7 @@ class Board:
         self.weights, self.at_a_time, self.every = weights, at_a_time, every
         self.total = sum(weights.values()) or 1.0
         self.done: dict[Unit, float] = dict.fromkeys(weights, 0.0)
+        self.before: dict[Unit, float] = {}  # what was done when a unit began, because it was interrupted once
         self.lines: dict[Unit, str] = {}
         self.began, self.said = time.monotonic(), 0.0
         self.lock = threading.Lock()
@@ -184,6 +188,7 @@ class Board:
             self.lines[unit] = event.text
             if event.done is not None:
                 self.done[unit] = event.done
+                self.before.setdefault(unit, event.done)
             now = time.monotonic()
             if self.live is None and (event.run is not None or now - self.said > self.every):
                 self.said = now
@@ -193,15 +198,17 @@ class Board:
         """A unit is over."""
         with self.lock:
             self.done[unit] = 1.0
+            self.before.setdefault(unit, 1.0)  # it reported nothing: it was there already
             self.lines.pop(unit, None)
 
     def headline(self) -> str:
         """How much is done, and the time that is left at the pace so far; at first, at the estimated one."""
-        part = sum(self.weights[u] * d for u, d in self.done.items()) / self.total
+        part, before = (sum(self.weights[u] * d for u, d in x.items()) / self.total for x in (self.done, self.before))
         spent = time.monotonic() - self.began
-        expected = self.total / self.at_a_time
-        # The pace so far counts as much as there is of it.
-        whole = (1 - part) * expected + part * spent / part if part > 0 else expected
+        whole = self.total / self.at_a_time
+        if part > before:  # the pace so far counts as much as there is of it
+            known = (part - before) / (1 - before)
+            whole = (1 - known) * whole + known * spent / (part - before)
         return f"{part:.0%}, {clock(max(0.0, whole * (1 - part)))} left"
 
     def _draw(self) -> Group:

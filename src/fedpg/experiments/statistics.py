@@ -13,12 +13,15 @@ from fedpg.experiments.store import Stored
 RESAMPLES = 4000
 GRID = 201
 LAST = 20
-"""A run's final return is the mean of so many last evaluations."""
+"""A run's final return is the mean of so many last evaluations, but of no more than a fifth of them."""
+STARRED_FROM = 5
+"""Seeds below which our own interval is too narrow to judge the paper's mean by (see the report's `READING`)."""
 
 
 class Band(NamedTuple):
     """The mean over seeds and its bootstrap intervals, at each point; NaN where there is none."""
 
+    runs: int
     at: np.ndarray  # [G] trajectories
     seeds: np.ndarray  # [G] how many seeds got there
     mean: np.ndarray  # [G]
@@ -62,7 +65,7 @@ def band(runs: Sequence[Stored], at: np.ndarray, total: bool = False) -> Band:
         if count > 1:
             means = resampled(count) @ values[pattern][:, where] / count  # [R, g]
             out[1:, where] = np.percentile(means, (5, 95, 2.5, 97.5), axis=0)
-    return Band(at, there.sum(axis=0), *out)
+    return Band(len(runs), at, there.sum(axis=0), *out)
 
 
 def grid_of(runs: Sequence[Stored], total: bool = False) -> np.ndarray:
@@ -82,7 +85,8 @@ def interquartile_mean(values: np.ndarray) -> float:
 
 def finals(runs: Sequence[Stored], until: float) -> np.ndarray:
     """The mean of each run's last evaluations up to `until` trajectories, the untrained policy's only if alone."""
-    last = [run.returns[1:][run.trajectories[1:] <= until][-LAST:] for run in runs]
+    there = [run.returns[1:][run.trajectories[1:] <= until] for run in runs]
+    last = [x[-max(1, min(LAST, len(x) // 5)) :] for x in there]
     return np.array([x.mean() if len(x) else run.returns[0] for x, run in zip(last, runs, strict=True)], float)
 
 
@@ -142,16 +146,18 @@ def inside_by_luck(seeds: int, theirs: int = 10) -> float:
 def verdict(task: str, ours: Band, point: int, paper: PaperCurve) -> str:
     """Where our mean lies: inside the paper's 90% band, widened by the error of reading it off, above it or below.
 
-    Where that band cannot be read off, a star says that the paper's mean is compared with our 95% interval instead.
+    Where that band cannot be read off, a star says that the paper's mean is compared with our 95% interval instead. No
+    verdict where only some of our seeds got: how those differ from the others is not what the paper is asked about.
     """
     mean, half = paper.at(float(ours.at[point]))
     difference = float(ours.mean[point]) - mean
-    if np.isnan(difference) or ours.at[point] < READABLE_FROM.get(task, 0):
+    some = ours.seeds[point] < ours.runs
+    if np.isnan(difference) or some or ours.at[point] < READABLE_FROM.get(task, 0):
         return ""
     side = "above" if difference > 0 else "below"
     if not np.isnan(half):
         return "inside" if abs(difference) <= half + READING_ERROR[task] else side
-    if np.isnan(ours.low95[point]):
+    if ours.seeds[point] < STARRED_FROM:
         return ""
     low, high = ours.low95[point] - READING_ERROR[task], ours.high95[point] + READING_ERROR[task]
     return "inside*" if low <= mean <= high else f"{side}*"

@@ -31,32 +31,44 @@ MARKS = {
 VERDICTS = {f"{word}{star}": word for word in ("inside", "above", "below") for star in ("", "*")}
 
 
-def compared(panel: Panel, stored: Stock) -> Iterator[tuple[Curve, Band]]:
-    """The curves that the paper has as well, with our band at the marks."""
+def at_marks(panel: Panel, stored: Stock) -> Iterator[tuple[Curve, Band]]:
+    """The curves that have runs, with our band at the marks."""
     for curve, runs in runs_of(panel, stored):
-        if curve.paper is not None:
-            yield curve, band(runs, np.array(MARKS[panel.task], float))
+        yield curve, band(runs, np.array(MARKS[panel.task], float))
 
 
-def overview(panels: Sequence[Panel], stored: Stock) -> Table | None:
-    """Our mean with the paper's in brackets, at each mark; None where there is nothing to compare."""
+def published(curve: Curve, mark: float) -> tuple[float, float]:
+    """The paper's mean and half of its band; NaN where it has none."""
+    return (np.nan, np.nan) if curve.paper is None else paper_curves()[curve.paper].at(mark)
+
+
+def overview(panels: Sequence[Panel], stored: Stock) -> Table:
+    """Our mean at each mark, with the paper's in brackets where it has one."""
     marks = sorted({mark for panel in panels for mark in MARKS[panel.task]})
+    theirs = _in_paper(panels)
     rows = []
     for panel in panels:
-        for curve, ours in compared(panel, stored):
+        for curve, ours in at_marks(panel, stored):
             cells = dict.fromkeys(marks, "")
             for i, mark in enumerate(MARKS[panel.task]):
-                mean, _ = paper_curves()[curve.paper or ("", "", "")].at(mark)
-                if not np.isnan(ours.mean[i]):
+                mean, _ = published(curve, mark)
+                if ours.seeds[i]:
                     read = "" if np.isnan(mean) else f" [{mean:.0f}]"
-                    cells[mark] = f"{ours.mean[i]:.0f}{read}"
-            counts = Counter(VERDICTS.get(word, "") for word in verdicts(panel, curve, ours))
-            rows.append([panel.title, curve.label, span(ours.seeds), *cells.values(), _tally(counts)])
-    if not rows:
-        return None
-    columns = ["panel", "curve", "seeds", *(f"{mark:,}" for mark in marks), "paper's band"]
-    caption = "Our mean greedy return [the paper's] at so many trajectories, as the paper counts."
+                    few = f" ({ours.seeds[i]} of {ours.runs})" if ours.seeds[i] < ours.runs else ""
+                    cells[mark] = f"{ours.mean[i]:.0f}{few}{read}"
+            tallied = [_tally(Counter(verdicts(panel, curve, ours)))] if theirs else []
+            rows.append([panel.title, curve.label, str(ours.runs), *cells.values(), *tallied])
+    columns = ["panel", "curve", "seeds", *(f"{mark:,}" for mark in marks), *(["paper's band"] if theirs else [])]
+    beside = " [the paper's]" if theirs else ""
+    caption = (
+        f"Our mean greedy return{beside} at so many trajectories, as the paper counts; in round brackets how many of "
+        "the seeds got there, where not all did."
+    )
     return Table(columns, once(rows), caption, words=2)
+
+
+def _in_paper(panels: Iterable[Panel]) -> bool:
+    return any(curve.paper is not None for panel in panels for curve in panel.curves)
 
 
 def once(rows: list[list[str]]) -> list[list[str]]:
@@ -72,8 +84,8 @@ def tally(experiments: Iterable[Experiment], stored: Stock) -> Table:
         for panel in experiment.panels:
             words: Counter[str] = Counter()
             seeds: list[int] = []
-            for curve, ours in compared(panel, stored):
-                if not curve.reference and experiment.name in ("figure1", "figure2"):
+            for curve, ours in at_marks(panel, stored):
+                if curve.paper and not curve.reference and experiment.name in ("figure1", "figure2"):
                     words.update(verdicts(panel, curve, ours))
                     seeds += ours.seeds.tolist()
             counts = [words[word] for word in VERDICTS]
@@ -84,37 +96,42 @@ def tally(experiments: Iterable[Experiment], stored: Stock) -> Table:
 
 def verdicts(panel: Panel, curve: Curve, ours: Band) -> list[str]:
     """The verdict at each mark."""
-    published = paper_curves()[curve.paper or ("", "", "")]
-    return [verdict(panel.task, ours, i, published) for i in range(len(ours.at))]
+    if curve.paper is None:
+        return [""] * len(ours.at)
+    return [verdict(panel.task, ours, i, paper_curves()[curve.paper]) for i in range(len(ours.at))]
 
 
 def _tally(counts: Counter[str]) -> str:
-    return ", ".join(f"{counts[word]} {word}" for word in ("inside", "above", "below") if counts[word])
+    return ", ".join(f"{counts[word]} {word}" for word in VERDICTS if counts[word])
 
 
 def comparison(panel: Panel, stored: Stock) -> Table | None:
-    """Every mark of every curve against the paper's."""
+    """Every mark of every curve, beside the paper's where it has one."""
     rows = []
-    for curve, ours in compared(panel, stored):
+    theirs = _in_paper([panel])
+    for curve, ours in at_marks(panel, stored):
         words = verdicts(panel, curve, ours)
         for i, mark in enumerate(MARKS[panel.task]):
             if ours.seeds[i]:
-                mean, half = paper_curves()[curve.paper or ("", "", "")].at(mark)
-                rows.append(
-                    [
-                        curve.label,
-                        f"{mark:,}",
-                        str(ours.seeds[i]),
+                mean, half = published(curve, mark)
+                row = [
+                    curve.label,
+                    f"{mark:,}",
+                    str(ours.seeds[i]),
+                    number(ours.mean[i]),
+                    interval(ours.low90[i], ours.high90[i]),
+                    interval(ours.low95[i], ours.high95[i]),
+                ]
+                if theirs:
+                    row += [
                         number(mean),
                         "" if np.isnan(half) else f"{mean - half:.0f} to {mean + half:.0f}",
-                        number(ours.mean[i]),
-                        interval(ours.low90[i], ours.high90[i]),
-                        interval(ours.low95[i], ours.high95[i]),
                         f"{ours.mean[i] - mean:+.0f}" if not np.isnan(mean) else "",
                         words[i],
                     ]
-                )
-    columns = ["curve", "trajectories", "seeds", "paper", "its 90% band", "ours", "90%", "95%", "difference", "verdict"]
+                rows.append(row)
+    columns = ["curve", "trajectories", "seeds", "ours", "90%", "95%"]
+    columns += ["paper", "its 90% band", "difference", "verdict"] if theirs else []
     return Table(columns, rows, marks=VERDICTS) if rows else None
 
 
@@ -136,11 +153,12 @@ def learning(panels: Sequence[Panel], stored: Stock) -> Table:
                     f"{interquartile_mean(last):.0f}",
                     _bootstrap(last, interquartile_mean, 95),
                     f"{area.mean():.0f}",
-                    clock(float(np.median([run.about["seconds"] for run in runs]))),
+                    clock(float(np.median([seconds_to(run, shortest(runs)) for run in runs]))),
                 ]
             )
     columns = ["panel", "curve", "seeds", "trajectories", "final", "90%", "95%", "IQM", "IQM 95%", "area", "time"]
-    return Table(columns, once(rows), words=2)
+    caption = "Each row as far as all of its seeds got: only rows of about the same length compare."
+    return Table(columns, once(rows), caption, words=2)
 
 
 def filters(panels: Sequence[Panel], stored: Stock) -> Table | None:
@@ -169,19 +187,22 @@ def per_seed(panels: Sequence[Panel], stored: Stock) -> Table:
     for panel, curve, runs in found:
         for name, values in (("final", finals(runs, shortest(runs))), ("area", areas(runs, shortest(runs)))):
             by_seed = {run.seed: f"{value:.0f}" for run, value in zip(runs, values, strict=True)}
-            rows.append([panel.title, curve.label, name, *(by_seed.get(seed, "") for seed in seeds)])
-    return Table(["panel", "curve", "", *(f"seed {seed}" for seed in seeds)], once(rows), words=3)
+            length = f"{shortest(runs):,}"
+            rows.append([panel.title, curve.label, name, length, *(by_seed.get(seed, "") for seed in seeds)])
+    return Table(["panel", "curve", "", "trajectories", *(f"seed {seed}" for seed in seeds)], once(rows), words=3)
 
 
-def times(runs: Iterable[Stored]) -> Table:
-    """The time of runs of FedPG-BR with 3 of 10 Byzantine agents, against the published one."""
+def times(experiments: Iterable[Experiment], stored: Stock) -> Table:
+    """The time of the paper's runs of FedPG-BR with 3 of 10 Byzantine agents, against the published one."""
     rows = []
-    chosen = [r for r in runs if (r.config.algorithm, r.config.agents, r.config.byzantine) == ("fedpg-br", 10, 3)]
+    panels = [panel for e in experiments if e.name in ("figure2", "figure3", "figure-va") for panel in e.panels]
+    found = {run.key: run for panel in panels for _, runs in runs_of(panel, stored) for run in runs}.values()
+    chosen = [r for r in found if (r.config.algorithm, r.config.agents, r.config.byzantine) == ("fedpg-br", 10, 3)]
     for task, hours in HOURS.items():
-        mine = [run for run in chosen if run.config.task == task and run.config.preset == "released"]
+        mine = [r for r in chosen if r.config.task == task and r.reached and r.about["seconds"]]
         if not mine:
             continue
-        whole = [run.about["seconds"] * TRAJECTORIES[task] / run.reached for run in mine]
+        whole = [seconds_to(run, TRAJECTORIES[task]) for run in mine]
         rows.append(
             [
                 task,
@@ -220,6 +241,11 @@ def _machine(hardware: dict[str, str]) -> str:
     if hardware == UNKNOWN["hardware"]:
         return "unknown"
     return f"{hardware['processor']}, {hardware['cores']} cores, {hardware['system']}"
+
+
+def seconds_to(run: Stored, trajectories: float) -> float:
+    """The time of a run if it had been so long."""
+    return float(run.about["seconds"]) * (trajectories / run.reached if run.reached else 1.0)
 
 
 def shortest(runs: Sequence[Stored]) -> int:

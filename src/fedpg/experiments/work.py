@@ -17,7 +17,7 @@ from fedpg.child import child_command
 from fedpg.config import Config, SimulationError, from_json
 from fedpg.experiments import cores
 from fedpg.experiments.store import fingerprint, from_folder, name_of, pack
-from fedpg.storage import read_config, write_config
+from fedpg.storage import StorageError, read_config, write_config
 
 LINE = re.compile(r"^seed (\d+) (\d+)/(\d+) trajectories (.*)$")
 LAST_LINES = 12
@@ -77,7 +77,8 @@ def work(
     out = base if len(folders) > 1 else next(iter(folders.values()))
     command = child_command("train", "--out", str(out), "--resume")
     command += ["--seeds", ",".join(map(str, folders)), "--trajectories", str(length)]
-    yield Event(text="waiting for a free core")
+    shares = {seed: _reached(folder) / config.trajectories for seed, folder in folders.items()}
+    yield Event(sum(shares.values()) / len(shares), "waiting for a free core")
     with cores.lease(Path(runs) / "cores", share, stop) as mine:
         if stop.is_set():
             return
@@ -93,7 +94,7 @@ def work(
         watcher = threading.Thread(target=_interrupt_on, args=(child, stop), daemon=True)
         watcher.start()
         try:
-            yield from _follow(child, folders, config, code, stop)
+            yield from _follow(child, folders, shares, config, code, stop)
         finally:
             _end(child)
     for seed in list(folders):
@@ -103,11 +104,15 @@ def work(
 
 
 def _follow(
-    child: "subprocess.Popen[str]", folders: dict[int, Path], config: Config, code: str, stop: threading.Event
+    child: "subprocess.Popen[str]",
+    folders: dict[int, Path],
+    shares: dict[int, float],
+    config: Config,
+    code: str,
+    stop: threading.Event,
 ) -> Iterator[Event]:
-    """The child's lines as events, and each run as soon as it is long enough."""
+    """The child's lines as events, and each run as soon as it is long enough; `shares` are done already."""
     assert child.stdout is not None
-    shares = dict.fromkeys(folders, 0.0)
     last: deque[str] = deque(maxlen=LAST_LINES)
     for line in child.stdout:
         last.append(line.rstrip())
@@ -127,13 +132,20 @@ def _follow(
 
 def _collect(folders: dict[int, Path], seed: int, config: Config, code: str) -> Iterator[Event]:
     """The run of a seed if it is long enough, once: it is taken out of `folders`."""
-    path = folders[seed] / "records.jsonl"
-    if not path.exists():
-        return
-    # The policy after the last round of a run that goes on has not been evaluated yet.
-    rows = [json.loads(line) for line in path.read_text().splitlines()[-2:]]
-    if any(row["test_return"] is not None and row["trajectories"] >= config.trajectories for row in rows):
+    if _reached(folders[seed]) >= config.trajectories:
         yield Event(None, f"seed {seed} finished", pack(from_folder(folders.pop(seed), code)))
+
+
+def _reached(folder: Path) -> int:
+    """The trajectories of a run folder's last policy that has been evaluated: that of a run that goes on has not."""
+    path = folder / "records.jsonl"
+    if not path.exists():
+        return 0
+    try:
+        rows = [json.loads(line) for line in path.read_text().splitlines()[-2:]]
+        return max((int(row["trajectories"]) for row in rows if row["test_return"] is not None), default=0)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise StorageError(f"{path} is damaged: {error}. Move {folder} away: that run is then trained anew") from error
 
 
 def _interrupt_on(child: "subprocess.Popen[str]", stop: threading.Event) -> None:
