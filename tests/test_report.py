@@ -180,6 +180,7 @@ def test_where_some_seeds_got_further_the_tables_say_so_and_give_no_verdict():
     # Times are of the length of the row.
     (row,) = learning([panel], stored).rows
     assert row[3] == "2,000"
+    assert row[-2] == "300 ± 0"
     assert row[-1] == "2 s"  # of 2, 2 and, for the long one, 0.8
     assert [cell for row in per_seed([panel], stored).rows for cell in row[2:4]] == ["final", "2,000", "area", "2,000"]
 

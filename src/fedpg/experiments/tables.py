@@ -152,12 +152,15 @@ def learning(panels: Sequence[Panel], stored: Stock) -> Table:
                     _bootstrap(last, np.mean, 95),
                     f"{interquartile_mean(last):.0f}",
                     _bootstrap(last, interquartile_mean, 95),
-                    f"{area.mean():.0f}",
+                    f"{area.mean():.0f}" + (f" ± {area.std(ddof=1) / len(area) ** 0.5:.0f}" if len(area) > 1 else ""),
                     clock(float(np.median([seconds_to(run, shortest(runs)) for run in runs]))),
                 ]
             )
     columns = ["panel", "curve", "seeds", "trajectories", "final", "90%", "95%", "IQM", "IQM 95%", "area", "time"]
-    caption = "Each row as far as all of its seeds got: only rows of about the same length compare."
+    caption = (
+        "Each row as far as all of its seeds got: only rows of about the same length compare. ± is the standard error "
+        "over seeds."
+    )
     return Table(columns, once(rows), caption, words=2)
 
 
