@@ -185,7 +185,7 @@ def test_where_some_seeds_got_further_the_tables_say_so_and_give_no_verdict():
     assert [cell for row in per_seed([panel], stored).rows for cell in row[2:4]] == ["final", "2,000", "area", "2,000"]
 
 
-FEW = ("", "", "", " (1 of 3)", " (1 of 3)")
+FEW = ("", "", "", " (1)", " (1)")
 
 
 def test_the_published_time_is_compared_with_that_of_the_papers_runs_alone():

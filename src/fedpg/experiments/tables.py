@@ -54,15 +54,15 @@ def overview(panels: Sequence[Panel], stored: Stock) -> Table:
                 mean, _ = published(curve, mark)
                 if ours.seeds[i]:
                     read = "" if np.isnan(mean) else f" [{mean:.0f}]"
-                    few = f" ({ours.seeds[i]} of {ours.runs})" if ours.seeds[i] < ours.runs else ""
+                    few = f" ({ours.seeds[i]})" if ours.seeds[i] < ours.runs else ""
                     cells[mark] = f"{ours.mean[i]:.0f}{few}{read}"
             tallied = [_tally(Counter(verdicts(panel, curve, ours)))] if theirs else []
             rows.append([panel.title, curve.label, str(ours.runs), *cells.values(), *tallied])
     columns = ["panel", "curve", "seeds", *(f"{mark:,}" for mark in marks), *(["paper's band"] if theirs else [])]
     beside = " [the paper's]" if theirs else ""
     caption = (
-        f"Our mean greedy return{beside} at so many trajectories, as the paper counts; in round brackets how many of "
-        "the seeds got there, where not all did."
+        f"Our mean greedy return{beside} at so many trajectories, as the paper counts; in round brackets how many "
+        "seeds got there, where not all did."
     )
     return Table(columns, once(rows), caption, words=2)
 
