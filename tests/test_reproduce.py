@@ -73,7 +73,8 @@ def test_an_interrupted_command_goes_on_and_ends_with_the_bits_of_an_uninterrupt
     config: Config, reference: Callable[[int], store.Stored], tmp_path: Path, capsys: Capture
 ):
     events = work(to_json(config), (0, 1), str(tmp_path / "runs"), fingerprint(), 1)
-    first = next(event for event in events if event.done is not None)
+    assert next(event for event in events if event.done is not None).done == 0  # nothing is resumed
+    first = next(event for event in events if event.done)
     assert 0 < first.done <= 1
     events.close()
     assert list(tmp_path.rglob("checkpoint.safetensors"))
@@ -98,7 +99,7 @@ import json, sys
 from fedpg.experiments.work import work
 settings, runs, code = json.loads(sys.argv[1]), *sys.argv[2:]
 for event in work(settings, (0,), runs, code, 1):
-    if event.done is not None:
+    if event.done:
         print("training", flush=True)
 """
 
