@@ -18,6 +18,7 @@ import tyro
 
 from fedpg import Config, ConfigError, SimulationError, StorageError
 from fedpg.agents import Problem
+from fedpg.child import child_command
 from fedpg.cli import main
 from fedpg.cli.reproduce import as_train_command
 from fedpg.cli.train import Train, train_defaults
@@ -129,6 +130,16 @@ def test_a_command_that_is_killed_leaves_no_process_and_a_shorter_one_ends_where
     (run,) = (store.unpack(data, tmp_path) for data in runs)
     assert LENGTH <= run.reached < 10**8
     assert not children()
+
+
+def test_a_process_whose_starter_is_gone_before_it_has_begun_ends(tmp_path: Path):
+    command = child_command("train", "--trajectories", str(10**8), "--out", str(tmp_path / "run"))
+    child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        assert child.wait(120) != 0
+    finally:
+        child.kill()
+        child.wait()
 
 
 def test_two_never_train_in_one_folder(tiny: Callable[..., Problem], compiled: Any, tmp_path: Path):
