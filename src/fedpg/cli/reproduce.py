@@ -150,7 +150,7 @@ def show(experiments: Sequence["Experiment"], results: Path, code: str, keep: bo
         found = overview(experiment.panels, stored)
         if not any(any(row[found.words + 1 :]) for row in found.rows):  # nobody got to the first mark
             found = learning(experiment.panels, stored)
-        table = Table(title=experiment.title, caption=escape(found.caption or ""), box=box.SIMPLE_HEAD, pad_edge=False)
+        table = Table(title=experiment.title, caption=escape(found.caption), box=box.SIMPLE_HEAD, pad_edge=False)
         for i, name in enumerate(found.columns):
             table.add_column(name, justify="left" if i < found.words else "right")
         for row in found.rows:
