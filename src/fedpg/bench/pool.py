@@ -1,6 +1,7 @@
 """Tasks outside JAX: training against the bare simulator, and where its time goes."""
 
 import os
+import threading
 import time
 from collections import defaultdict
 from typing import Any
@@ -17,7 +18,6 @@ from fedpg.algorithms import State, first_state
 from fedpg.bench.measure import gymnasium_speed, peak_memory
 from fedpg.environments import Pool
 from fedpg.environments.pool import EnvPoolSimulator, GymnasiumSimulator, Simulator
-from fedpg.environments.tasks import cores
 from fedpg.screen import make_console
 from fedpg.training.rounds import compile_rounds
 
@@ -31,6 +31,7 @@ WIDTHS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 PHASES = {
     "simulate": "the simulator, as it is called",
     "act": "the policy, for each step",
+    "wait": "waiting for the team that is the last to be done",
     "create": "making and resetting environments",
     "pack": "putting steps in order",
     "rest": "gradients, filter, optimiser, random numbers",
@@ -47,7 +48,8 @@ def bench_pool(problem: Problem, pool: Pool) -> None:
         highlight=False,
     )
     by_width: Widths = defaultdict(lambda: (0, 0, 0.0))
-    timed = pool._replace(open=lambda seeds, turn: Timed(pool.open(seeds, turn), by_width))
+    lock = threading.Lock()
+    timed = pool._replace(open=lambda seeds, turn: Timed(pool.open(seeds, turn), by_width, lock))
     advance = compile_rounds(problem._replace(environment=timed))
     state: State = first_state(problem, 0)
     batch = config.agents * sum(config.batch) // 2 + config.test_episodes
@@ -94,10 +96,10 @@ def bench_pool(problem: Problem, pool: Pool) -> None:
         shares.add_row(text, f"{clock[name] / seconds:.1%}")
     console.print(shares)
 
-    narrow = Table(title="The simulator, by how many episodes are alive: a few do not fill the cores")
+    narrow = Table(title="A team's simulator, by how many of its episodes are alive: a few do not pay for the call")
     for name in ("alive", "calls", "us per call", "steps/s", "share of the steps", "share of the time"):
         narrow.add_column(name, justify="right")
-    for row in width_rows(by_width, seconds):
+    for row in width_rows(by_width):
         narrow.add_row(*row)
     console.print(narrow)
     console.print(f"peak memory {peak_memory():.2f} GB", highlight=False)
@@ -110,24 +112,26 @@ Widths = dict[int, tuple[int, int, float]]
 class Timed:
     """A simulator, with the time of its steps noted by how many episodes were alive."""
 
-    def __init__(self, simulator: Simulator, by_width: Widths) -> None:
+    def __init__(self, simulator: Simulator, by_width: Widths, lock: threading.Lock) -> None:
         self.width, self.start, self.end, self.close = simulator.width, simulator.start, simulator.end, simulator.close
-        self.simulator, self.by_width = simulator, by_width
+        self.simulator, self.by_width, self.lock = simulator, by_width, lock
 
     def step(self, lanes: np.ndarray, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         began = time.perf_counter()
         result = self.simulator.step(lanes, actions)
         spent = time.perf_counter() - began
         width = next((w for w in WIDTHS if len(lanes) <= w), 0)
-        calls, steps, seconds = self.by_width[width]
-        self.by_width[width] = calls + 1, steps + len(lanes), seconds + spent
+        with self.lock:  # both teams count
+            calls, steps, seconds = self.by_width[width]
+            self.by_width[width] = calls + 1, steps + len(lanes), seconds + spent
         return result
 
 
-def width_rows(by_width: Widths, seconds: float) -> list[tuple[str, ...]]:
-    """The cells of the table by living episodes; `seconds` are all of training's."""
+def width_rows(by_width: Widths) -> list[tuple[str, ...]]:
+    """The cells of the table by living episodes."""
     rows: list[tuple[str, ...]] = []
     every = sum(steps for _, steps, _ in by_width.values())
+    seconds = sum(spent for _, _, spent in by_width.values())
     for low, width in zip((0, *WIDTHS), (*WIDTHS, 0), strict=True):
         if width in by_width:
             calls, steps, spent = by_width[width]
@@ -143,7 +147,7 @@ def bare_speed(pool: Pool, environments: int) -> float:
     seeds = np.arange(environments, dtype=np.int32)
     # Not by `pool.open`, which would drop the environments that training keeps.
     fresh = pool.simulator.startswith("EnvPool")
-    simulator: Simulator = EnvPoolSimulator(pool.id, seeds, cores()) if fresh else pool.open(seeds, 0)
+    simulator: Simulator = EnvPoolSimulator(pool.id, seeds) if fresh else pool.open(seeds, 0)
     space = pool.actions
     shape = (64, environments)
     actions: Any = (

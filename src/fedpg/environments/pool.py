@@ -8,15 +8,20 @@ An episode depends on its keys alone. Gymnasium reseeds an environment at `reset
 where LunarLander takes 10 us and HalfCheetah 1 ms, a twentieth of an episode. So every rollout of LunarLander has a
 pool of its own. MuJoCo's tasks draw nothing after `reset`, which makes their n-th first state a function of the seed
 and of n: their pools are kept for a season of rounds, and one that is lost is made again and reset n times.
+
+EnvPool's episodes are divided between two teams, and the cores too. A team is a thread of Python that acts, and a pool
+that simulates on the same cores: while one team acts the other simulates, so that no core is idle; and within a team
+nobody has to wake a sleeping core, which takes longer than a step of a lander.
 """
 
 import ctypes
 import math
+import os
 import sys
 import threading
 import time
-import warnings
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -34,6 +39,8 @@ SLACK = 2048
 LANES = 16
 """Policies are evaluated for a multiple of so many lanes, which makes matrix products give each lane the same bits
 however many there are."""
+NARROW = 8
+"""So few episodes are left to one team: two would wait for each other in Python for longer than they gain."""
 KEPT = 800
 """Environments that are kept, at a megabyte each: those of a round of ten agents and its inner loop."""
 
@@ -84,6 +91,14 @@ class Pool(NamedTuple):
     """Seconds spent so far, by phase (a `defaultdict`)."""
     failures: list[BaseException]
     """What the simulator raised: see `check`."""
+    teams: int
+    """How many share the episodes and the cores of a rollout; a single one runs on whatever cores there are."""
+
+    def fail(self, error: BaseException) -> None:
+        """Note what went wrong, which ends the rollouts that are under way."""
+        if not self.failures:
+            error.add_note(f"This happened in the task {self.id}; a run that has a checkpoint can be resumed.")
+            self.failures.append(error)
 
     def check(self) -> None:
         """Raise what went wrong in the simulator. A compiled call cannot: it ends early, with empty episodes."""
@@ -129,8 +144,7 @@ def pool_rollout(
             try:
                 _simulate(pool, policy, act, jax.tree.map(np.asarray, order), packed)
             except BaseException as error:
-                error.add_note(f"This happened in the task {pool.id}; a run that has a checkpoint can be resumed.")
-                pool.failures.append(error)
+                pool.fail(error)
         return packed
 
     return jax.pure_callback(simulate, shapes, order)
@@ -152,7 +166,7 @@ class Order(NamedTuple):
 def _simulate(pool: Pool, policy: Policy, act: Act | None, order: Order, packed: Any) -> None:
     """Roll out the lanes, and fill in `packed`."""
     # Every step of the loop appends what it did, which costs next to nothing; all is put in order at the end.
-    history = _episodes(pool, policy, act, order)
+    history = _by_teams(pool, policy, act, order)
     if not history:  # every lane was to stay empty
         return
     began = time.perf_counter()
@@ -169,22 +183,57 @@ def _simulate(pool: Pool, policy: Policy, act: Act | None, order: Order, packed:
     pool.clock["steps"] += len(lane)
 
 
-def _episodes(pool: Pool, policy: Policy, act: Act | None, order: Order) -> list[tuple[np.ndarray, ...]]:
-    """All episodes, as many at a time as the simulator takes: (lanes, observations, actions, rewards) of every step."""
-    clock, began = pool.clock, time.perf_counter()
-    simulator = pool.open(order.seeds, int(order.turn))
-    lane, waiting = np.split(np.flatnonzero(order.horizon > 0).astype(np.int32), [simulator.width])  # alive; not yet
+History = list[tuple[np.ndarray, ...]]
+"""(lanes, observations, actions, rewards) of every step."""
+
+
+def _by_teams(pool: Pool, policy: Policy, act: Act | None, order: Order) -> History:
+    """All episodes: team i has lane i, and every so many lanes another one."""
+    if pool.teams == 1:
+        played = [_episodes(pool, policy, act, order, 0, 1)]
+    else:
+        shares = np.array_split(sorted(os.sched_getaffinity(0)), pool.teams)
+        shares = [cores.tolist() for cores in shares if len(cores)]
+        shares = shares[:1] if len(order.seeds) <= NARROW else shares
+
+        def play(team: int) -> tuple[History, dict[str, float]]:
+            os.sched_setaffinity(0, shares[team])  # this thread's, and what it begins: the pool's
+            return _episodes(pool, policy, act, order, team, len(shares))
+
+        with ThreadPoolExecutor(len(shares)) as threads:
+            futures = [threads.submit(play, team) for team in range(len(shares))]
+            try:
+                played = [future.result() for future in futures]
+            except BaseException as error:
+                pool.fail(error)  # so that the other team stops too
+                raise
+    times = [sum(spent.values()) for _, spent in played]
+    pool.clock["wait"] += max(times) - sum(times) / len(times)
+    for _, spent in played:
+        for phase, seconds in spent.items():
+            pool.clock[phase] += seconds / len(played)
+    return [step for history, _ in played for step in history]
+
+
+def _episodes(
+    pool: Pool, policy: Policy, act: Act | None, order: Order, team: int, teams: int
+) -> tuple[History, dict[str, float]]:
+    """A team's episodes, as many at a time as the simulator takes, and the seconds spent on each phase."""
+    began = time.perf_counter()
+    simulator = pool.open(order.seeds[team::teams], int(order.turn))
+    mine = np.flatnonzero(order.horizon > 0).astype(np.int32)
+    lane, waiting = np.split(mine[mine % teams == team], [simulator.width])  # alive; not yet
     t = np.zeros(len(lane), np.int32)  # the steps behind each
-    observations = simulator.start(lane)
-    clock["create"] += time.perf_counter() - began
+    observations = simulator.start(lane // teams)
+    ready = time.perf_counter()
+    simulating = 0.0
     boxes = bool(pool.actions.shape)
     horizon = order.noise.shape[-1]
     all_noise = order.noise.reshape(len(order.noise), -1)  # [n, N * T]
     changed = True
-    history: list[tuple[np.ndarray, ...]] = []
+    history: History = []
     while n := len(lane):
         pool.check()  # another thread may have failed, or want to stop
-        tick = time.perf_counter()
         if observations.shape != (n, pool.observations):
             raise SimulationError(
                 f"{pool.id} gave an observation of shape {observations.shape[1:]}, not ({pool.observations},) as its "
@@ -193,6 +242,7 @@ def _episodes(pool: Pool, policy: Policy, act: Act | None, order: Order) -> list
         if changed:
             wide = np.zeros((pool.observations + len(order.noise), _padded(n)), np.float32)
             now, noise = wide[: pool.observations], wide[pool.observations :]
+            seat = lane // teams  # in the simulator
             place = lane * horizon + t  # in all_noise
             left = order.horizon[lane] - t
             greedy = np.flatnonzero(order.greedy[lane])
@@ -214,11 +264,11 @@ def _episodes(pool: Pool, policy: Policy, act: Act | None, order: Order) -> list
             actions[..., byzantine] = np.asarray(lies)
         actions = actions.T if boxes else actions  # [n, A] or [n]
         seen = now[:, :n].T.copy()
-        tock = time.perf_counter()
-        observations, rewards, over = simulator.step(lane, pool.to_task(actions))
+        inputs = pool.to_task(actions)
+        called = time.perf_counter()
+        observations, rewards, over = simulator.step(seat, inputs)
+        simulating += time.perf_counter() - called
         rewards = np.asarray(rewards, np.float32)
-        clock["simulate"] += time.perf_counter() - tock
-        clock["act"] += tock - tick
         if not math.isfinite(rewards.sum()):
             _refuse(pool, t + 1, rewards)
         history.append((lane, seen, actions, rewards))
@@ -226,14 +276,15 @@ def _episodes(pool: Pool, policy: Policy, act: Act | None, order: Order) -> list
         over = over | (left == 0)
         changed = bool(over.any())
         if changed:
-            simulator.end(lane[over])
+            simulator.end(seat[over])
             lane, t, observations = lane[~over], t[~over], observations[~over]
             if len(waiting):
                 fresh, waiting = np.split(waiting, [simulator.width - len(lane)])
-                observations = np.concatenate([observations, simulator.start(fresh)])
+                observations = np.concatenate([observations, simulator.start(fresh // teams)])
                 lane, t = np.concatenate([lane, fresh]), np.concatenate([t, np.zeros(len(fresh), np.int32)])
     simulator.close()
-    return history
+    acting = time.perf_counter() - ready - simulating
+    return history, {"create": ready - began, "simulate": simulating, "act": acting}
 
 
 def _refuse(pool: Pool, t: np.ndarray, values: np.ndarray) -> None:
@@ -247,6 +298,11 @@ def _refuse(pool: Pool, t: np.ndarray, values: np.ndarray) -> None:
         )
 
 
+def cores() -> int:
+    """The cores that this thread may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def _padded(lanes: int) -> int:
     return -(-lanes // LANES) * LANES
 
@@ -254,18 +310,16 @@ def _padded(lanes: int) -> int:
 class EnvPoolSimulator:
     """A pool, all episodes of which are under way at once."""
 
-    def __init__(self, task: str, seeds: np.ndarray, threads: int, kept: "KeptPools | None" = None) -> None:
+    def __init__(self, task: str, seeds: np.ndarray, kept: "KeptPools | None" = None) -> None:
         import envpool
 
         self.width = len(seeds)
         self.seeds = seeds
         self.kept = kept
         self.resets = 0
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of the bounds of its boxes, which are not used
-            self.pool = envpool.make_gymnasium(
-                task, num_envs=len(seeds), num_threads=min(threads, len(seeds)), env_seed=seeds.tolist()
-            )
+        self.pool = envpool.make_gymnasium(
+            task, num_envs=len(seeds), num_threads=min(cores(), len(seeds)), env_seed=seeds.tolist()
+        )
         # Its own way in and out, without the checks and the tree of names around it: they take 30 us a step, as much
         # as the simulation of two landers. `done` is of both kinds, terminated and truncated.
         self.parts = [self.pool._state_keys.index(name) for name in ("obs", "reward", "done")]
@@ -294,8 +348,8 @@ class EnvPoolSimulator:
 class KeptPools:
     """Pools of a task that draws nothing after `reset`, kept for the next rounds."""
 
-    def __init__(self, task: str, threads: int) -> None:
-        self.task, self.threads = task, threads
+    def __init__(self, task: str) -> None:
+        self.task = task
         self.pools: dict[bytes, EnvPoolSimulator] = {}
         self.lock = threading.Lock()
 
@@ -306,7 +360,7 @@ class KeptPools:
             if simulator is None or simulator.resets > turn:
                 simulator = None
                 self._make_room(len(seeds))
-        simulator = simulator or EnvPoolSimulator(self.task, seeds, self.threads, self)
+        simulator = simulator or EnvPoolSimulator(self.task, seeds, self)
         while simulator.resets < turn:
             simulator.start(np.arange(0))
         return simulator

@@ -16,7 +16,7 @@ from gymnasium import spaces
 from fedpg.config import ConfigError, unknown
 from fedpg.environments.cartpole import CARTPOLE
 from fedpg.environments.environment import Environment
-from fedpg.environments.pool import EnvPoolSimulator, GymnasiumSimulator, KeptPools, Pool, Simulator
+from fedpg.environments.pool import EnvPoolSimulator, GymnasiumSimulator, KeptPools, Pool, Simulator, cores
 
 ENVIRONMENTS = {"CartPole-v1": CARTPOLE}
 """The tasks that are compiled together with the policy."""
@@ -97,13 +97,12 @@ def envpool_pool(task: str) -> Pool:
         spec = envpool.make_spec(task)
         observation_space, action_space = spec.gymnasium_observation_space, spec.gymnasium_action_space
     observations, actions, to_task = adapt(task, observation_space, action_space)
-    threads = cores()
     # Those of MuJoCo draw at random in `reset` only, and are slow to make.
     reseeds = registration.registry.specs[task][0] != "envpool.mujoco.gym"
-    kept = KeptPools(task, threads)
+    kept = KeptPools(task)
     return Pool(
         id=task,
-        open=(lambda seeds, turn: EnvPoolSimulator(task, seeds, threads)) if reseeds else kept.open,
+        open=(lambda seeds, turn: EnvPoolSimulator(task, seeds)) if reseeds else kept.open,
         reseeds=reseeds,
         observations=observations,
         actions=actions,
@@ -112,6 +111,8 @@ def envpool_pool(task: str) -> Pool:
         simulator=f"EnvPool {version('envpool')}",
         clock=defaultdict(float),
         failures=[],
+        # Not where threads cannot be kept on their cores: there one is faster.
+        teams=2 if hasattr(os, "sched_setaffinity") and cores() > 1 else 1,
     )
 
 
@@ -139,6 +140,7 @@ def gymnasium_pool(factory: Factory, name: str) -> Pool:
         simulator=f"Gymnasium {gymnasium.__version__}",
         clock=defaultdict(float),
         failures=[],
+        teams=1,
     )
 
 
@@ -185,8 +187,3 @@ def adapt(
         np.where(ends, -1, low).astype(np.float32), np.where(ends, 1, high).astype(np.float32), dtype=np.float32
     )
     return size, seen, lambda a: np.clip(centre + half * a, low, high).astype(actions.dtype)
-
-
-def cores() -> int:
-    """The cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -11,7 +11,7 @@ from fedpg.agents import make_problem
 from fedpg.algorithms import first_state
 from fedpg.config import Config
 from fedpg.environments import Pool
-from fedpg.environments.tasks import cores
+from fedpg.environments.pool import cores
 from fedpg.experiments.store import Stored, from_rows
 from fedpg.training.records import Records
 from fedpg.training.rounds import CHUNK, FOREVER, compile_rounds

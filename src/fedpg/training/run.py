@@ -20,8 +20,7 @@ from fedpg.algorithms import State, first_state
 from fedpg.attacks import as_attack
 from fedpg.config import Config, ConfigError, make_config, refuse_idle_attack, renamed
 from fedpg.environments import Environment, Factory, Pool, make_environment
-from fedpg.environments.pool import KEPT
-from fedpg.environments.tasks import cores
+from fedpg.environments.pool import KEPT, cores
 from fedpg.policies import Params, Policy
 from fedpg.storage import UNFINISHED, StorageError, read_config, remove_unfinished, write_config
 from fedpg.training.checkpoint import FILE, load_checkpoint, save_checkpoint, save_policy
@@ -121,6 +120,9 @@ def train_seeds(
     fresh = resume and not folder.exists()
     for seed in seeds:
         check_folder(folders[seed], problem.config, seed, resume)
+    workers = min(len(seeds), at_a_time(problem))
+    if isinstance(problem.environment, Pool) and workers > 1:  # runs side by side keep the cores busy by themselves
+        problem = problem._replace(environment=problem.environment._replace(teams=1))
     with reporter:
         if fresh:
             reporter.note(f"there is no run at {folder} to resume: this is a new one")
@@ -130,7 +132,6 @@ def train_seeds(
         reporter.note("compiled")
         for seed in seeds:
             make_folder(folders[seed], problem.config, seed)
-        workers = min(len(seeds), at_a_time(problem))
         with contextlib.ExitStack() as held, ThreadPoolExecutor(max_workers=workers) as pool:
             for seed in seeds:
                 held.enter_context(alone_in(folders[seed]))
