@@ -1,5 +1,6 @@
 """Two teams that share the episodes and the cores of a rollout: same episodes, own cores, one end."""
 
+import itertools
 import os
 import threading
 import time
@@ -18,7 +19,7 @@ from fedpg.attacks import ATTACKS
 from fedpg.config import make_config
 from fedpg.environments import Pool, join, lanes, make_environment
 from fedpg.environments.environment import Lanes
-from fedpg.environments.pool import NARROW, Simulator, cores
+from fedpg.environments.pool import NARROW, KeptPools, Simulator, cores
 from fedpg.training.run import train_seeds
 from probes import play, policy_for
 from same import same_run
@@ -46,13 +47,10 @@ def test_episodes_are_the_same_to_the_bit_however_many_teams_share_them(task: st
     policy, params = policy_for(pool)
     act = ATTACKS["random-action"]("text").act
     for turn in (0, 3):
-        one, *others = (
-            play(pool._replace(teams=teams), policy, params, mixed(turn), STEPS, act) for teams in (1, 2, 3)
-        )
+        one, two = (play(pool._replace(teams=teams), policy, params, mixed(turn), STEPS, act) for teams in (1, 2))
         assert len(set(one.lengths.tolist())) > 2
-        for other in others:
-            for name, mine, theirs in zip(one._fields, one, other, strict=True):
-                assert np.array_equal(mine, theirs), name
+        for name, mine, theirs in zip(one._fields, one, two, strict=True):
+            assert np.array_equal(mine, theirs), name
 
 
 def test_a_team_may_have_nothing_to_do():
@@ -74,23 +72,33 @@ class Watched:
         assert isinstance(pool, Pool)
         self.opened: list[tuple[int, frozenset[int]]] = []
         """How many episodes, on which cores."""
-        self.steps = 0
-        self.fails_at: int | None = None
+        self.fails_on: int | None = None
+        """The core whose team fails, in its third step, after the other has begun."""
+        self.begun = threading.Barrier(2, timeout=60)
+        self.failed = threading.Event()
+        self.steps_after = 0
         self.pool = pool._replace(open=lambda seeds, turn: self.watch(pool.open(seeds, turn), len(seeds)))
 
     def watch(self, simulator: Simulator, count: int) -> Simulator:
-        self.opened.append((count, frozenset(os.sched_getaffinity(0))))
-        first = threading.get_ident() != threading.main_thread().ident and len(self.opened) == 1
-        step = simulator.step
+        mine = frozenset(os.sched_getaffinity(0))
+        self.opened.append((count, mine))
+        if self.fails_on is None:
+            return simulator
+        steps, original = itertools.count(1), simulator.step
 
-        def watched(seats: np.ndarray, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-            self.steps += 1
-            if first and self.fails_at is not None and self.steps >= self.fails_at:
-                raise ZeroDivisionError("the engine has stalled")
-            time.sleep(0.001 if self.fails_at is not None else 0)
-            return step(seats, actions)
+        def step(seats: np.ndarray, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+            if next(steps) == 3:
+                self.begun.wait()
+                if self.fails_on in mine:
+                    self.failed.set()
+                    raise ZeroDivisionError("the engine has stalled")
+                self.failed.wait(60)
+            if self.failed.is_set():
+                self.steps_after += 1
+                time.sleep(0.02)
+            return original(seats, actions)
 
-        simulator.step = watched  # type: ignore[method-assign]
+        simulator.step = step  # type: ignore[method-assign]
         return simulator
 
 
@@ -103,30 +111,86 @@ def lander() -> Iterator[Watched]:
 
 def test_teams_have_cores_of_their_own_and_the_episodes_between_them(lander: Watched):
     policy, params = policy_for(lander.pool)
-    play(lander.pool, policy, params, lanes(KEYS[:27], 5), 5)
-    assert sorted(count for count, _ in lander.opened) == [13, 14]
+    play(lander.pool, policy, params, lanes(KEYS[:28], 5), 5)
+    assert sum(count for count, _ in lander.opened) == 28
     (_, mine), (_, theirs) = lander.opened
     assert not mine & theirs
     assert mine | theirs == os.sched_getaffinity(0)
 
 
-def test_a_few_episodes_are_left_to_one_team(lander: Watched):
+@pytest.mark.parametrize(
+    ("cores_", "teams", "shares"),
+    [(2, 2, {15}), (3, 2, {10, 20}), (5, 2, {12, 18}), (3, 3, {10}), (2, 3, {15}), (64, 2, {15}), (1, 2, {30})],
+)
+def test_episodes_are_shared_as_the_cores_are(cores_: int, teams: int, shares: set[int], monkeypatch, lander: Watched):
+    own = threading.local()
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: getattr(own, "cores", set(range(7, 7 + cores_))))
+    monkeypatch.setattr(os, "sched_setaffinity", lambda pid, mine: setattr(own, "cores", set(mine)))
     policy, params = policy_for(lander.pool)
-    play(lander.pool, policy, params, lanes(KEYS[:NARROW], 5), 5)
-    assert [count for count, _ in lander.opened] == [NARROW]
+    one = play(lander.pool._replace(teams=1), policy, params, mixed(), STEPS)
+    lander.opened.clear()
+    several = play(lander.pool._replace(teams=teams), policy, params, mixed(), STEPS)
+    for name, mine, theirs in zip(one._fields, one, several, strict=True):
+        assert np.array_equal(mine, theirs), name
+    assert sorted(core for _, where in lander.opened for core in where) == list(range(7, 7 + cores_))
+    assert sum(count for count, _ in lander.opened) == 30
+    assert {count for count, _ in lander.opened} == shares
+    monkeypatch.undo()
+
+
+def test_threads_that_may_not_be_kept_on_cores_play_all_the_same(lander: Watched, monkeypatch):
+    def refuse(pid: int, mine: object) -> None:
+        raise PermissionError("not here")
+
+    monkeypatch.setattr(os, "sched_setaffinity", refuse)
+    policy, params = policy_for(lander.pool)
+    assert (play(lander.pool, policy, params, lanes(KEYS, 5), 5).lengths == 5).all()
+    assert len(lander.opened) == 2
+
+
+def test_a_few_episodes_are_left_to_one_team(lander: Watched, monkeypatch):
+    policy, params = policy_for(lander.pool)
+    everything = os.sched_getaffinity(0)
+    for process in (100, 101):
+        monkeypatch.setattr(os, "getpid", lambda process=process: process)
+        play(lander.pool, policy, params, lanes(KEYS[:NARROW], 5), 5)
+    (first, mine), (second, theirs) = lander.opened
+    assert first == second == NARROW
+    assert mine | theirs == everything, "processes side by side use all cores"
+    assert not mine & theirs
     play(lander.pool, policy, params, lanes(KEYS[: NARROW + 1], 5), 5)
-    assert len(lander.opened) == 3
+    assert len(lander.opened) == 4
 
 
-def test_the_error_of_one_team_stops_the_other(lander: Watched):
+@pytest.mark.parametrize("team", [0, -1])
+def test_the_error_of_one_team_stops_the_other(lander: Watched, team: int):
     policy, params = policy_for(lander.pool)
-    lander.fails_at = 12
+    lander.fails_on = sorted(os.sched_getaffinity(0))[team]
     with pytest.raises(ZeroDivisionError, match="stalled") as caught:
         play(lander.pool, policy, params, lanes(KEYS, 1000), 1000)
-    assert lander.steps < 40, "a whole rollout takes hundreds"
+    assert 1 <= lander.steps_after < 20, "a whole rollout takes a hundred"
     assert len(lander.pool.failures) == 1
     assert len(caught.value.__notes__) == 1
     assert "LunarLander-v3" in caught.value.__notes__[0]
+
+
+def test_environments_in_use_count_among_those_that_are_kept(monkeypatch):
+    monkeypatch.setattr("fedpg.environments.pool.KEPT", 40)
+    kept = KeptPools("InvertedPendulum-v5")
+    old = [kept.open(np.arange(i, i + 10, dtype=np.int32), 0) for i in (0, 10, 20)]
+    for simulator in old:
+        simulator.close()
+    del old, simulator
+    assert sum(pool.width for pool in kept.all) == 30
+    new = [kept.open(np.arange(i, i + 15, dtype=np.int32), 0) for i in (100, 200)]
+    assert sum(pool.width for pool in kept.all) == 40, "thirty in use leave room for one of the old ones"
+    new.append(kept.open(np.arange(300, 315, dtype=np.int32), 0))
+    assert sum(pool.width for pool in kept.all) == 45, "what is in use is never dropped"
+    assert not kept.resting
+    while new:
+        new.pop().close()
+    assert sum(pool.width for pool in kept.all) == 30
+    assert len(kept.resting) == 2
 
 
 def test_runs_side_by_side_are_not_divided_further(tmp_path: Path):

@@ -97,7 +97,7 @@ def bench_pool(problem: Problem, pool: Pool) -> None:
     console.print(shares)
 
     narrow = Table(title="A team's simulator, by how many of its episodes are alive: a few do not pay for the call")
-    for name in ("alive", "calls", "us per call", "steps/s", "share of the steps", "share of the time"):
+    for name in ("alive", "calls", "us per call", "steps/s per team", "share of the steps", "share of the time"):
         narrow.add_column(name, justify="right")
     for row in width_rows(by_width):
         narrow.add_row(*row)

@@ -14,12 +14,14 @@ that simulates on the same cores: while one team acts the other simulates, so th
 nobody has to wake a sleeping core, which takes longer than a step of a lander.
 """
 
+import contextlib
 import ctypes
 import math
 import os
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, Protocol
@@ -40,7 +42,7 @@ LANES = 16
 """Policies are evaluated for a multiple of so many lanes, which makes matrix products give each lane the same bits
 however many there are."""
 NARROW = 8
-"""So few episodes are left to one team: two would wait for each other in Python for longer than they gain."""
+"""So few episodes are left to one team and its cores: two would wait for each other in Python longer than they gain."""
 KEPT = 800
 """Environments that are kept, at a megabyte each: those of a round of ten agents and its inner loop."""
 
@@ -92,7 +94,7 @@ class Pool(NamedTuple):
     failures: list[BaseException]
     """What the simulator raised: see `check`."""
     teams: int
-    """How many share the episodes and the cores of a rollout; a single one runs on whatever cores there are."""
+    """How many share the episodes and the cores; a single one is kept on no core."""
 
     def fail(self, error: BaseException) -> None:
         """Note what went wrong, which ends the rollouts that are under way."""
@@ -188,24 +190,27 @@ History = list[tuple[np.ndarray, ...]]
 
 
 def _by_teams(pool: Pool, policy: Policy, act: Act | None, order: Order) -> History:
-    """All episodes: team i has lane i, and every so many lanes another one."""
+    """All episodes, each by one of the teams."""
+    lanes = np.arange(len(order.seeds), dtype=np.int32)
     if pool.teams == 1:
-        played = [_episodes(pool, policy, act, order, 0, 1)]
+        played = [_episodes(pool, policy, act, order, lanes)]
     else:
-        shares = np.array_split(sorted(os.sched_getaffinity(0)), pool.teams)
-        shares = [cores.tolist() for cores in shares if len(cores)]
-        shares = shares[:1] if len(order.seeds) <= NARROW else shares
+        divided = _divide(lanes, pool.teams)
 
-        def play(team: int) -> tuple[History, dict[str, float]]:
-            os.sched_setaffinity(0, shares[team])  # this thread's, and what it begins: the pool's
-            return _episodes(pool, policy, act, order, team, len(shares))
-
-        with ThreadPoolExecutor(len(shares)) as threads:
-            futures = [threads.submit(play, team) for team in range(len(shares))]
+        def play(mine: np.ndarray, cores: list[int]) -> tuple[History, dict[str, float]]:
+            with contextlib.suppress(OSError):  # slower, where it is forbidden
+                os.sched_setaffinity(0, cores)  # this thread's, and of what it begins: the pool's
             try:
-                played = [future.result() for future in futures]
+                return _episodes(pool, policy, act, order, mine)
             except BaseException as error:
-                pool.fail(error)  # so that the other team stops too
+                pool.fail(error)  # stops the other team too
+                raise
+
+        with ThreadPoolExecutor(len(divided)) as threads:
+            try:
+                played = [job.result() for job in [threads.submit(play, *team) for team in divided]]
+            except BaseException as error:
+                pool.fail(error)  # an interrupt, which arrives here
                 raise
     times = [sum(spent.values()) for _, spent in played]
     pool.clock["wait"] += max(times) - sum(times) / len(times)
@@ -215,16 +220,27 @@ def _by_teams(pool: Pool, policy: Policy, act: Act | None, order: Order) -> Hist
     return [step for history, _ in played for step in history]
 
 
+def _divide(lanes: np.ndarray, teams: int) -> list[tuple[np.ndarray, list[int]]]:
+    """The lanes and the cores of each team: as much of the lanes, in turn, as it has of the cores."""
+    shares = [share.tolist() for share in np.array_split(sorted(os.sched_getaffinity(0)), teams) if len(share)]
+    if len(lanes) <= NARROW:
+        return [(lanes, shares[os.getpid() % len(shares)])]  # those of several processes do not meet on one core
+    turns = sorted(((i + 0.5) / len(share), team) for team, share in enumerate(shares) for i in range(len(share)))
+    whose = np.array([team for _, team in turns])[lanes % len(turns)]
+    return [(lanes[whose == team], share) for team, share in enumerate(shares)]
+
+
 def _episodes(
-    pool: Pool, policy: Policy, act: Act | None, order: Order, team: int, teams: int
+    pool: Pool, policy: Policy, act: Act | None, order: Order, mine: np.ndarray
 ) -> tuple[History, dict[str, float]]:
-    """A team's episodes, as many at a time as the simulator takes, and the seconds spent on each phase."""
+    """The episodes of these lanes, as many at a time as the simulator takes, and the seconds spent on each phase."""
     began = time.perf_counter()
-    simulator = pool.open(order.seeds[team::teams], int(order.turn))
-    mine = np.flatnonzero(order.horizon > 0).astype(np.int32)
-    lane, waiting = np.split(mine[mine % teams == team], [simulator.width])  # alive; not yet
+    simulator = pool.open(order.seeds[mine], int(order.turn))
+    seats = np.zeros(len(order.seeds), np.int32)  # of a lane, in the simulator
+    seats[mine] = np.arange(len(mine))
+    lane, waiting = np.split(mine[order.horizon[mine] > 0], [simulator.width])  # alive; not yet
     t = np.zeros(len(lane), np.int32)  # the steps behind each
-    observations = simulator.start(lane // teams)
+    observations = simulator.start(seats[lane])
     ready = time.perf_counter()
     simulating = 0.0
     boxes = bool(pool.actions.shape)
@@ -242,7 +258,7 @@ def _episodes(
         if changed:
             wide = np.zeros((pool.observations + len(order.noise), _padded(n)), np.float32)
             now, noise = wide[: pool.observations], wide[pool.observations :]
-            seat = lane // teams  # in the simulator
+            seat = seats[lane]
             place = lane * horizon + t  # in all_noise
             left = order.horizon[lane] - t
             greedy = np.flatnonzero(order.greedy[lane])
@@ -280,7 +296,7 @@ def _episodes(
             lane, t, observations = lane[~over], t[~over], observations[~over]
             if len(waiting):
                 fresh, waiting = np.split(waiting, [simulator.width - len(lane)])
-                observations = np.concatenate([observations, simulator.start(fresh // teams)])
+                observations = np.concatenate([observations, simulator.start(seats[fresh])])
                 lane, t = np.concatenate([lane, fresh]), np.concatenate([t, np.zeros(len(fresh), np.int32)])
     simulator.close()
     acting = time.perf_counter() - ready - simulating
@@ -350,17 +366,20 @@ class KeptPools:
 
     def __init__(self, task: str) -> None:
         self.task = task
-        self.pools: dict[bytes, EnvPoolSimulator] = {}
+        self.resting: dict[bytes, EnvPoolSimulator] = {}
+        self.all: weakref.WeakSet[EnvPoolSimulator] = weakref.WeakSet()
+        """Those that rest and those in use."""
         self.lock = threading.Lock()
 
     def open(self, seeds: np.ndarray, turn: int) -> EnvPoolSimulator:
         """The pool with these seeds, with `turn` first states behind it."""
-        with self.lock:
-            simulator = self.pools.pop(seeds.tobytes(), None)
+        with self.lock:  # held while one is made: two that are made at a time would count on the same room
+            simulator = self.resting.pop(seeds.tobytes(), None)
             if simulator is None or simulator.resets > turn:
                 simulator = None
                 self._make_room(len(seeds))
-        simulator = simulator or EnvPoolSimulator(self.task, seeds, self)
+                simulator = EnvPoolSimulator(self.task, seeds, self)
+                self.all.add(simulator)
         while simulator.resets < turn:
             simulator.start(np.arange(0))
         return simulator
@@ -368,15 +387,15 @@ class KeptPools:
     def put(self, simulator: EnvPoolSimulator) -> None:
         """Keep it for the next round."""
         with self.lock:
-            self._make_room(simulator.width)
-            self.pools[simulator.seeds.tobytes()] = simulator
+            self.resting[simulator.seeds.tobytes()] = simulator
+            self._make_room(0)
 
     def _make_room(self, environments: int) -> None:
-        """Drop those that have not been used for the longest time."""
-        before = len(self.pools)
-        while self.pools and environments + sum(pool.width for pool in self.pools.values()) > KEPT:
-            self.pools.pop(next(iter(self.pools)))
-        if len(self.pools) < before:
+        """Drop those that have rested for the longest time."""
+        before = len(self.resting)
+        while self.resting and environments + sum(pool.width for pool in self.all) > KEPT:
+            self.resting.pop(next(iter(self.resting)))
+        if len(self.resting) < before:
             _return_memory()
 
 

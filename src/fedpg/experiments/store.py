@@ -39,14 +39,8 @@ PACKAGES = ("fedpg", "jax", "jaxlib", "numpy", "optax", "gymnasium", "envpool", 
 # Everything that the numbers of a run depend on, besides its settings and its seed.
 DECISIVE = (
     *("config.py", "policies.py", "trajectories.py", "environments", "estimators.py", "attacks.py", "agents.py"),
-    *(
-        "aggregators.py",
-        "sigma.py",
-        "federation/__init__.py",
-        "federation/local.py",
-        "algorithms",
-        "training/rounds.py",
-    ),
+    *("aggregators.py", "sigma.py", "federation/__init__.py", "federation/local.py", "algorithms"),
+    *("training/rounds.py", "training/records.py"),
 )
 
 Key = tuple[Config, int]

@@ -121,8 +121,10 @@ def train_seeds(
     for seed in seeds:
         check_folder(folders[seed], problem.config, seed, resume)
     workers = min(len(seeds), at_a_time(problem))
-    if isinstance(problem.environment, Pool) and workers > 1:  # runs side by side keep the cores busy by themselves
-        problem = problem._replace(environment=problem.environment._replace(teams=1))
+    if isinstance(problem.environment, Pool):
+        # Runs side by side keep the cores busy by themselves. And what ended another run must not end these.
+        teams = problem.environment.teams if workers == 1 else 1
+        problem = problem._replace(environment=problem.environment._replace(teams=teams, failures=[]))
     with reporter:
         if fresh:
             reporter.note(f"there is no run at {folder} to resume: this is a new one")
