@@ -1,10 +1,12 @@
 """Two teams that share the episodes and the cores of a rollout: same episodes, own cores, one end."""
 
+import functools
 import itertools
 import os
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +15,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import fedpg
 from fedpg import Run
 from fedpg.agents import make_problem
+from fedpg.algorithms import first_state
 from fedpg.attacks import ATTACKS
 from fedpg.config import make_config
 from fedpg.environments import Pool, join, lanes, make_environment
 from fedpg.environments.environment import Lanes
 from fedpg.environments.pool import NARROW, KeptPools, Simulator, cores
+from fedpg.training.rounds import AT_A_TIME, FOREVER, compile_rounds
 from fedpg.training.run import train_seeds
 from probes import play, policy_for
 from same import same_run
@@ -193,7 +198,8 @@ def test_environments_in_use_count_among_those_that_are_kept(monkeypatch):
     assert len(kept.resting) == 2
 
 
-def test_runs_side_by_side_are_not_divided_further(tmp_path: Path):
+def test_runs_side_by_side_are_not_divided_further(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(fedpg.training.run, "AT_A_TIME", 2)
     settings: dict[str, Any] = {
         "horizon": 20,
         "test_horizon": 20,
@@ -211,3 +217,34 @@ def test_runs_side_by_side_are_not_divided_further(tmp_path: Path):
     assert {where for _, where in together.opened} == {everything}
     assert all(where < everything for _, where in alone.opened)
     same_run(*runs)
+
+
+def test_call_outs_never_take_all_of_xlas_threads(monkeypatch):
+    """One copies the arguments of the others."""
+    under_way, most = [0], [0]
+    lock = threading.Lock()
+
+    def opening(pool: Pool, seeds: np.ndarray, turn: int) -> Simulator:
+        with lock:
+            under_way[0] += 1
+            most[0] = max(most[0], under_way[0])
+        time.sleep(0.01)
+        with lock:
+            under_way[0] -= 1
+        return pool.open(seeds, turn)
+
+    settings: dict[str, Any] = {"horizon": 3, "test_horizon": 3, "batch": (3, 3), "minibatch": 2, "agents": 2}
+    problems = []
+    for task in ("LunarLander-v3", "Acrobot-v1"):
+        pool = make_environment(task)
+        assert isinstance(pool, Pool)
+        pool = pool._replace(teams=1, open=functools.partial(opening, pool))
+        problems.append(make_problem(make_config(task, **settings), pool))
+    several = [compile_rounds(problem) for problem in problems]
+    with ThreadPoolExecutor(2 * cores()) as threads:
+        jobs = [
+            threads.submit(several[i % 2], first_state(problems[i % 2], i), jnp.int32(2), jnp.int32(FOREVER))
+            for i in range(3 * cores())
+        ]
+        assert all(int(job.result(timeout=120)[0]) == 2 for job in jobs)
+    assert most[0] == AT_A_TIME

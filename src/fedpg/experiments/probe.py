@@ -31,16 +31,12 @@ def verify(runs: Sequence[Stored], code: str, each: Callable[[Stored, bool], Non
 
     def one(group: list[Stored]) -> None:
         problem = make_problem(group[0].config)
-        if isinstance(problem.environment, Pool):  # groups side by side keep the cores busy by themselves
-            problem = problem._replace(environment=problem.environment._replace(teams=1))
         advance = compile_rounds(problem)
         rounds = SLOW_ROUNDS if isinstance(problem.environment, Pool) else CHUNK
         for run in group:
             done, _, log = advance(first_state(problem, run.seed), jnp.int32(rounds), jnp.int32(FOREVER))
             records = Records(problem.config)
             records.extend(jax.block_until_ready(log), int(done), 0.0)
-            if isinstance(problem.environment, Pool):
-                problem.environment.check()
             same = run.begins_like(from_rows(run.config, run.seed, records.rows(), code))
             made_by = (
                 run.about.get("verified", {}).get("made_by") or run.code or "unknown"

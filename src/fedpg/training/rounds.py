@@ -1,6 +1,7 @@
 """Rounds, compiled: many in one call, compiled once, whatever their number and the seed."""
 
 import functools
+import threading
 from collections.abc import Callable
 from typing import NoReturn, Protocol
 
@@ -13,6 +14,7 @@ from fedpg.agents import Answers, Broadcast, Problem, Replies, episode_keys, mak
 from fedpg.algorithms import ALGORITHMS, Log, State, first_state
 from fedpg.algorithms.server import evaluation_lanes
 from fedpg.environments import Lanes, Pool, lanes, rollout
+from fedpg.environments.pool import cores
 from fedpg.federation import local_federation
 from fedpg.policies import Params
 from fedpg.trajectories import Trajectories
@@ -21,6 +23,12 @@ CHUNK = 32
 """Rounds per call, at the most."""
 
 FOREVER = 2**31 - 1
+
+AT_A_TIME = max(1, cores() - 1)
+"""Compiled calls under way that call out to a simulator. XLA has a thread per core. A call-out takes one, and waits
+there until its arguments have been copied, which takes another: if all were taken by call-outs, they would wait for
+ever."""
+_slots = threading.BoundedSemaphore(AT_A_TIME)
 
 Advance = Callable[[State, Array, Array], tuple[Array, State, Log]]
 
@@ -54,7 +62,8 @@ def compile_rounds(problem: Problem) -> Advance:
         return compiled
 
     def checked(state: State, rounds: Array, limit: Array) -> tuple[Array, State, Log]:
-        result = jax.block_until_ready(compiled(state, rounds, limit))
+        with _slots:
+            result = jax.block_until_ready(compiled(state, rounds, limit))
         pool.check()
         return result
 

@@ -27,7 +27,7 @@ from fedpg.training.checkpoint import FILE, load_checkpoint, save_checkpoint, sa
 from fedpg.training.events import Events
 from fedpg.training.progress import Reporter, Silent, Snapshot
 from fedpg.training.records import Records
-from fedpg.training.rounds import CHUNK, Advance, Sites, compile_apart, compile_rounds, last_test
+from fedpg.training.rounds import AT_A_TIME, CHUNK, Advance, Sites, compile_apart, compile_rounds, last_test
 
 SECONDS_PER_CALL = 0.3
 SECONDS_PER_CHECKPOINT = 5.0
@@ -106,7 +106,7 @@ def train_seeds(
     stop: threading.Event | None = None,
     sites: Sites | None = None,
 ) -> list[Run]:
-    """Train one run per seed, as many at a time as there are cores; each is what it would be alone.
+    """Train one run per seed, several at a time if there are the cores; each is what it would be alone.
 
     One seed lives in the folder itself, several in `seed-0`, `seed-1`, ... of it. With `sites`, they are the agents.
     """
@@ -151,12 +151,12 @@ def train_seeds(
 
 
 def at_a_time(problem: Problem) -> int:
-    """Runs side by side: one per core, but no more than whose environments can be kept, where they are kept."""
-    config, count = problem.config, cores()
-    if not isinstance(problem.environment, Pool) or problem.environment.reseeds:
-        return count
+    """Runs side by side: one per core; outside JAX, as many as may call out, and whose environments can be kept."""
+    config = problem.config
+    if not isinstance(problem.environment, Pool):
+        return cores()
     each = config.agents * config.batch[1] + config.test_episodes + 10 * config.minibatch
-    return max(1, min(count, KEPT // each))
+    return AT_A_TIME if problem.environment.reseeds else max(1, min(AT_A_TIME, KEPT // each))
 
 
 def new_folder(config: Config) -> Path:
