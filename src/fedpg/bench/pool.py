@@ -13,7 +13,7 @@ import numpy as np
 from rich.progress import Progress
 from rich.table import Table
 
-from fedpg.agents import Problem
+from fedpg.agents import MAX_POOLED, Problem
 from fedpg.algorithms import State, first_state
 from fedpg.bench.measure import gymnasium_speed, peak_memory
 from fedpg.environments import Pool
@@ -52,7 +52,8 @@ def bench_pool(problem: Problem, pool: Pool) -> None:
     timed = pool._replace(open=lambda seeds, turn: Timed(pool.open(seeds, turn), by_width, lock))
     advance = compile_rounds(problem._replace(environment=timed))
     state: State = first_state(problem, 0)
-    batch = config.agents * sum(config.batch) // 2 + config.test_episodes
+    together = min(config.agents, max(1, MAX_POOLED // config.batch[1]))  # agents, as training has them
+    batch = together * sum(config.batch) // 2 + config.test_episodes
     bare: list[float] = []
     steps, seconds, rounds = 0, 0.0, 0
     pool.clock.clear()
