@@ -250,7 +250,7 @@ def verify_stored(runs: Sequence["Stored"], results: Path, code: str) -> None:
     say(f"making the first rounds of {len(runs)} runs again")
     verify(runs, code, each)
     if differ:
-        say(f"{differ} runs differ: other code, other package versions, or another kind of processor")
+        say(f"{differ} runs differ: other code, other package versions, another processor or another number of cores")
 
 
 def print_list(
