@@ -109,8 +109,8 @@ def test_no_module_uses_pickle_or_torch(path: Path):
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(SOURCE)))
-def test_no_module_is_longer_than_400_lines(path: Path):
-    assert len(path.read_text().splitlines()) <= 400
+def test_no_module_is_longer_than_450_lines(path: Path):
+    assert len(path.read_text().splitlines()) <= 450
 
 
 @pytest.mark.parametrize("form", ["figures", "text"])
