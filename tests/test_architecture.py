@@ -24,6 +24,7 @@ FILES = sorted(SOURCE.rglob("*.py"))
 # The package itself ("fedpg") takes its names from training, so only what comes after that may import it.
 ORDER = (
     "config",
+    "columns",
     "screen",
     "child",
     "policies",
@@ -108,13 +109,9 @@ def test_no_module_uses_pickle_or_torch(path: Path):
     assert "allow_pickle" not in source
 
 
-LONG = {"environments/pool.py": 438}
-"""To be divided with the next change to it: stored runs have to be verified again whenever it changes."""
-
-
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(SOURCE)))
 def test_no_module_is_longer_than_400_lines(path: Path):
-    assert len(path.read_text().splitlines()) <= LONG.get(path.relative_to(SOURCE).as_posix(), 400)
+    assert len(path.read_text().splitlines()) <= 400
 
 
 @pytest.mark.parametrize("form", ["figures", "text"])

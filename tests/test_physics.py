@@ -8,7 +8,7 @@ import scipy.stats
 from gymnasium import spaces
 
 from fedpg.environments import lanes, make_environment
-from fedpg.environments.pool import EnvPoolSimulator
+from fedpg.environments.simulators import EnvPoolSimulator
 from fedpg.environments.tasks import gymnasium_pool
 from probes import play, policy_for
 

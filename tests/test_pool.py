@@ -1,4 +1,4 @@
-"""Tasks outside JAX: the policy in NumPy, and episodes that depend on their keys alone."""
+"""Tasks outside JAX: episodes that depend on their keys alone."""
 
 import functools
 import itertools
@@ -15,71 +15,9 @@ from fedpg.attacks import ATTACKS
 from fedpg.config import SimulationError
 from fedpg.environments import Pool, join, lanes, make_environment, rollout, tasks
 from fedpg.environments.tasks import gymnasium_pool
-from fedpg.policies import categorical_mlp, gaussian_mlp
 from fedpg.trajectories import Trajectories
 from gym_probes import LIMIT, Trouble, Walk
-from probes import play, policy_for, quick_jit
-
-# The policy in NumPy
-
-NETWORKS = {
-    f"{kind} {observations}-{width}": make(observations, width)
-    for (kind, make), (observations, width) in itertools.product(
-        {
-            "categorical": lambda n, w: categorical_mlp(n, (w, w), 4, "tanh"),
-            "categorical relu": lambda n, w: categorical_mlp(n, (w, w), 4, "relu"),
-            "paper": lambda n, w: gaussian_mlp(n, (w, w), spaces.Box(-1, 1, (6,)), "tanh", "paper"),
-            "released": lambda n, w: gaussian_mlp(n, (w, w), spaces.Box(-1, 1, (6,)), "tanh", "released"),
-        }.items(),
-        [(8, 16), (17, 64)],
-    )
-}
-COLUMNS = 640  # more than BLAS gets at a time
-
-
-def acting(policy, seed: int = 0):
-    """Parameters, observations and noise of many columns, all of NumPy."""
-    rng = np.random.default_rng(seed)
-    params = {name: rng.normal(0, shape[-1] ** -0.5, shape).astype(np.float32) for name, shape in policy.shapes.items()}
-    observations = policy.shapes["w0"][1]
-    noise = np.asarray(policy.noise(jax.random.key(seed), COLUMNS))
-    return params, rng.normal(size=(observations, COLUMNS)).astype(np.float32), noise
-
-
-@pytest.mark.parametrize("name", NETWORKS)
-def test_numpy_acts_as_jax_does(name):
-    policy = NETWORKS[name]
-    params, seen, noise = acting(policy)
-    mine, modes = policy.sample(params, seen, noise, np), policy.mode(params, seen, np)
-    theirs, their_modes = quick_jit(lambda s, n: (policy.sample(params, s, n), policy.mode(params, s)))(seen, noise)
-    assert isinstance(mine, np.ndarray)
-    assert (mine.dtype, mine.shape) == (theirs.dtype, theirs.shape)
-    assert (modes.dtype, modes.shape) == (their_modes.dtype, their_modes.shape)
-    if not name.startswith("categorical"):
-        np.testing.assert_allclose(mine, theirs, rtol=1e-4, atol=1e-5)
-        np.testing.assert_allclose(modes, their_modes, rtol=1e-4, atol=1e-5)
-        return
-    odds = np.stack(quick_jit(lambda s: [policy.log_prob(params, s, jnp.full(COLUMNS, a)) for a in range(4)])(seen))
-    at_the_border = np.abs(np.exp(odds).cumsum(axis=0) - noise).min(axis=0) < 1e-5
-    assert ((mine == np.asarray(theirs)) | at_the_border).all()
-    assert np.take_along_axis(odds, modes[None], axis=0)[0] == pytest.approx(odds.max(axis=0), abs=1e-5)
-    assert np.mean(modes == np.asarray(their_modes)) > 0.99
-    assert len(np.unique(mine)) == 4
-    assert at_the_border.sum() < 3
-
-
-@pytest.mark.parametrize("name", NETWORKS)
-def test_a_column_is_the_same_to_the_bit_however_many_there_are_and_wherever_it_stands(name):
-    policy = NETWORKS[name]
-    params, seen, noise = acting(policy)
-    whole, modes = policy.sample(params, seen, noise, np), policy.mode(params, seen, np)
-    order = np.random.default_rng(1).permutation(COLUMNS)
-    for count in (16, 32, 48, 64, 80, 144, 304, COLUMNS):
-        some = order[:count]
-        mine, mode = np.ascontiguousarray(seen[:, some]), policy.mode(params, np.ascontiguousarray(seen[:, some]), np)
-        assert np.array_equal(policy.sample(params, mine, noise[:, some], np), whole[..., some]), count
-        assert np.array_equal(mode, modes[..., some]), count
-
+from probes import play, policy_for
 
 # Episodes
 
@@ -221,7 +159,7 @@ def test_the_nth_first_state_of_a_used_pool_is_that_of_a_new_one(task):
 
 
 def test_kept_pools_are_dropped_if_there_are_too_many(monkeypatch):
-    monkeypatch.setattr("fedpg.environments.pool.KEPT", 4)
+    monkeypatch.setattr("fedpg.environments.simulators.KEPT", 4)
     pool = make_environment("InvertedPendulum-v5")
     several = [np.array([10 * i, 10 * i + 1], np.int32) for i in range(4)]
     both = np.arange(2, dtype=np.int32)
@@ -375,7 +313,7 @@ def test_an_error_in_a_task_ends_the_rollout_and_is_kept(kind, monkeypatch):
     monkeypatch.setattr(Trouble, "after", 30)
     monkeypatch.setattr(Trouble, "count", 0)
     monkeypatch.setattr(tasks, "INSTANCES", 3)
-    roll = quick_jit(lambda n: rollout(pool, policy, params, n, LIMIT))
+    roll = jax.jit(lambda n: rollout(pool, policy, params, n, LIMIT))
     assert not np.asarray(roll(lanes(KEYS[:20], LIMIT)).lengths).any()
     with pytest.raises(error, match=words):
         pool.check()

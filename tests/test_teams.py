@@ -23,7 +23,8 @@ from fedpg.attacks import ATTACKS
 from fedpg.config import make_config
 from fedpg.environments import Pool, join, lanes, make_environment
 from fedpg.environments.environment import Lanes
-from fedpg.environments.pool import NARROW, KeptPools, Simulator, cores
+from fedpg.environments.pool import NARROW
+from fedpg.environments.simulators import KeptPools, Simulator, cores
 from fedpg.training.rounds import AT_A_TIME, FOREVER, compile_rounds
 from fedpg.training.run import train_seeds
 from probes import play, policy_for
@@ -180,7 +181,7 @@ def test_the_error_of_one_team_stops_the_other(lander: Watched, team: int):
 
 
 def test_environments_in_use_count_among_those_that_are_kept(monkeypatch):
-    monkeypatch.setattr("fedpg.environments.pool.KEPT", 40)
+    monkeypatch.setattr("fedpg.environments.simulators.KEPT", 40)
     kept = KeptPools("InvertedPendulum-v5")
     old = [kept.open(np.arange(i, i + 10, dtype=np.int32), 0) for i in (0, 10, 20)]
     for simulator in old:

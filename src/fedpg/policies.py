@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from gymnasium import spaces
 from jax import Array
 
+from fedpg.columns import dense as dense_in_tiles
 from fedpg.config import Config, ConfigError
 
 Params = dict[str, Array]
@@ -203,28 +203,9 @@ def _dense_narrow(w: Array, x: Array) -> Array:
     return jnp.sum(w.reshape(*w.shape, *(1,) * (x.ndim - 1)) * x, axis=1)
 
 
-def _dense_numpy(w: Any, x: Any) -> Any:
-    """W x in NumPy, so few columns at a time that BLAS does it in one thread.
-
-    Its other threads, once woken, spin for a while, on the cores that a simulator needs: that halves its speed. Tiles
-    of whole vectors also make each column the same to the bit, however many there are.
-    """
-    columns = max(16, BLAS_ALONE // w.size // 16 * 16)
-    if x.ndim == 1 or x.shape[1] <= columns:
-        return w @ x
-    out = np.empty((w.shape[0], x.shape[1]), x.dtype)
-    for i in range(0, x.shape[1], columns):
-        out[:, i : i + columns] = w @ x[:, i : i + columns]
-    return out
-
-
-BLAS_ALONE = 64**3
-"""OpenBLAS, which comes with NumPy, keeps a product of so many multiplications to one thread."""
-
-
 def _acting(xp: Any) -> Callable[..., Any]:
     """W x for the few observations of one time step."""
-    return _dense_narrow if xp is jnp else _dense_numpy
+    return _dense_narrow if xp is jnp else dense_in_tiles
 
 
 def _relu(x: Array, xp: Any) -> Array:

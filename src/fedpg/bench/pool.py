@@ -17,7 +17,7 @@ from fedpg.agents import MAX_POOLED, Problem
 from fedpg.algorithms import State, first_state
 from fedpg.bench.measure import gymnasium_speed, peak_memory
 from fedpg.environments import Pool
-from fedpg.environments.pool import EnvPoolSimulator, GymnasiumSimulator, Simulator
+from fedpg.environments.simulators import EnvPoolSimulator, GymnasiumSimulator, Simulator
 from fedpg.screen import make_console
 from fedpg.training.rounds import compile_rounds
 

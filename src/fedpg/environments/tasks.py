@@ -16,7 +16,8 @@ from gymnasium import spaces
 from fedpg.config import ConfigError, unknown
 from fedpg.environments.cartpole import CARTPOLE
 from fedpg.environments.environment import Environment
-from fedpg.environments.pool import EnvPoolSimulator, GymnasiumSimulator, KeptPools, Pool, Simulator, cores
+from fedpg.environments.pool import Pool
+from fedpg.environments.simulators import EnvPoolSimulator, GymnasiumSimulator, KeptPools, Simulator, cores
 
 ENVIRONMENTS = {"CartPole-v1": CARTPOLE}
 """The tasks that are compiled together with the policy."""

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from fedpg.config import Config, to_json
 from fedpg.environments import ENVIRONMENTS
-from fedpg.environments.pool import cores
+from fedpg.environments.simulators import cores
 from fedpg.experiments.store import Key, Stored, key_of, load, machine, path_of, save, unpack
 from fedpg.experiments.work import Event, Unit, work
 

@@ -14,7 +14,7 @@ from fedpg.agents import Answers, Broadcast, Problem, Replies, episode_keys, mak
 from fedpg.algorithms import ALGORITHMS, Log, State, first_state
 from fedpg.algorithms.server import evaluation_lanes
 from fedpg.environments import Lanes, Pool, lanes, rollout
-from fedpg.environments.pool import cores
+from fedpg.environments.simulators import cores
 from fedpg.federation import local_federation
 from fedpg.policies import Params
 from fedpg.trajectories import Trajectories

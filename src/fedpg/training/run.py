@@ -18,9 +18,10 @@ from fedpg.agents import Problem, make_problem
 from fedpg.aggregators import make_filter
 from fedpg.algorithms import State, first_state
 from fedpg.attacks import as_attack
+from fedpg.columns import blas, columns_are_alone
 from fedpg.config import Config, ConfigError, make_config, refuse_idle_attack, renamed
 from fedpg.environments import Environment, Factory, Pool, make_environment
-from fedpg.environments.pool import KEPT, cores
+from fedpg.environments.simulators import KEPT, cores
 from fedpg.policies import Params, Policy
 from fedpg.storage import UNFINISHED, StorageError, read_config, remove_unfinished, write_config
 from fedpg.training.checkpoint import FILE, load_checkpoint, save_checkpoint, save_policy
@@ -130,6 +131,11 @@ def train_seeds(
             reporter.note(f"there is no run at {folder} to resume: this is a new one")
         by = f", simulated by {problem.environment.simulator}" if isinstance(problem.environment, Pool) else ""
         reporter.note(f"{problem.config.name} in {folder}{by}: compiling, a few seconds")
+        if isinstance(problem.environment, Pool) and not columns_are_alone(problem.policy.shapes.values()):
+            reporter.note(
+                f"NumPy's products ({blas()}) round by who else is simulated here: with another number of cores or "
+                "environments, the last digits of this run would differ"
+            )
         advance = compile_rounds(problem) if sites is None else compile_apart(problem, sites)
         reporter.note("compiled")
         for seed in seeds:
