@@ -1,6 +1,9 @@
-"""A tiny federation for the tests that train, compiled once for all of them."""
+"""A tiny federation for the tests that train, and the memory that each file gives back."""
 
+import ctypes
 import dataclasses
+import gc
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -9,12 +12,23 @@ from typing import Any
 import jax
 import pytest
 
+import compiling  # noqa: F401 (before the package: XLA reads its flags when that is imported)
 import fedpg.training.run
 from fedpg import Config, make_config
 from fedpg.agents import Problem, make_problem
 from fedpg.federation.site import Responder, make_responder
 from fedpg.training.rounds import Advance, compile_rounds
-from tiny import TINY, compiled_hastily
+from tiny import TINY
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _give_memory_back() -> Iterator[None]:
+    """What one file has compiled is of no use to the next, and is on disk if it is."""
+    yield
+    jax.clear_caches()
+    gc.collect()
+    if sys.platform == "linux":
+        getattr(ctypes.CDLL(None), "malloc_trim", lambda _: None)(0)
 
 
 @pytest.fixture(scope="session")
@@ -23,16 +37,16 @@ def tiny() -> Callable[..., Problem]:
     return lambda **settings: make_problem(make_config(**(TINY | settings)))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def compiled() -> Iterator[Callable[[Problem], Advance]]:
-    """`compile_rounds`, here and in training, but once per problem: compiling takes longer than the tests."""
+    """`compile_rounds`, here and in training, but once per problem in this file: tracing takes longer than tests."""
     known: dict[Any, Advance] = {}
 
     def once(problem: Problem) -> Advance:
         # The length of a run is an argument of the compiled function. A function of the user's has no name of its own.
         settings = dataclasses.replace(problem.config, trajectories=1)
         own = problem.attack if ":" in problem.config.attack else None
-        key = (settings, own, id(problem.environment), jax.config.read("jax_disable_most_optimizations"))
+        key = (settings, own, id(problem.environment))
         if key not in known:
             known[key] = compile_rounds(problem)
         return known[key]
@@ -40,13 +54,6 @@ def compiled() -> Iterator[Callable[[Problem], Advance]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fedpg.training.run, "compile_rounds", once)
         yield once
-
-
-@pytest.fixture
-def compiled_fast() -> Iterator[None]:
-    """Compiles with less optimisation, in half the time: for what is compiled to be used in one test."""
-    with compiled_hastily(forget=False):
-        yield
 
 
 @pytest.fixture(scope="session")
@@ -65,17 +72,6 @@ def as_options() -> Callable[[Config], list[str]]:
 def content() -> Callable[[Path], dict[str, bytes]]:
     """Reads all files below a folder, by their paths."""
     return lambda folder: {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
-
-
-@pytest.fixture(scope="module")
-def shared_compilations(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """All processes of these tests share what they compile, and spend little on it."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
-        patch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path_factory.getbasetemp() / "compiled"))
-        patch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
-        with compiled_hastily():
-            yield
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,5 @@
 """Small tasks whose values are known, and what the tests do with them."""
 
-import functools
 import itertools
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -18,11 +17,6 @@ from fedpg.config import make_config
 from fedpg.environments import Lanes, Pool, rollout
 from fedpg.policies import Params, Policy, categorical_mlp, make_policy
 from fedpg.trajectories import Trajectories
-
-# Most of the time of these tests would go into optimising code that runs once.
-quick_jit = functools.partial(
-    jax.jit, compiler_options={"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
-)
 
 BUFFER = 50  # gradients walk over buffers in blocks of this many steps
 
@@ -188,7 +182,7 @@ def answers(problem: Problem) -> Callable[[Broadcast], Answers]:
     """A compiled round of the problem's own agents, the last ones Byzantine."""
     agents = jnp.arange(problem.config.agents)
     byzantine = agents >= problem.config.agents - problem.config.byzantine
-    return quick_jit(lambda message: answer(problem, message, agents, byzantine)[0])
+    return jax.jit(lambda message: answer(problem, message, agents, byzantine)[0])
 
 
 def policy_for(pool: Pool, hidden: tuple[int, ...] = (16, 16), seed: int = 1) -> tuple[Policy, Params]:
@@ -199,7 +193,7 @@ def policy_for(pool: Pool, hidden: tuple[int, ...] = (16, 16), seed: int = 1) ->
 
 def play(pool: Pool, policy: Policy, params: Params, these: Lanes, steps: int, act: Any = None) -> Trajectories:
     """The episodes of these lanes; an error of the simulator is raised."""
-    out = quick_jit(lambda p, n: rollout(pool, policy, p, n, steps, act))(params, these)
+    out = jax.jit(lambda p, n: rollout(pool, policy, p, n, steps, act))(params, these)
     out = jax.tree.map(np.asarray, jax.block_until_ready(out))
     pool.check()
     return out

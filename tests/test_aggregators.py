@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from fedpg.agents import STATUSES, Replies
 from fedpg.aggregators import FILTERS, RULES, concentration, fedpg_filter, make_filter, mean_filter, pairwise_distances
 from fedpg.config import Config, ConfigError, make_config
-from probes import quick_jit
 
 SETTINGS = settings(max_examples=60, deadline=None, derandomize=True)
 V = concentration(10, 0.6)  # the batch for which R1's radius is 2 sigma, as R2's
@@ -23,7 +22,7 @@ INF = float("inf")
 
 @functools.cache
 def compiled(name: str, config: Config):
-    return quick_jit(lambda replies, sigma, batch: FILTERS[name](replies, sigma, batch, config))
+    return jax.jit(lambda replies, sigma, batch: FILTERS[name](replies, sigma, batch, config))
 
 
 def judge(name, gradients, sigma=1.0, batch=1e6, lengths=None, **changes):

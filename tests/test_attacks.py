@@ -13,7 +13,6 @@ from fedpg import ATTACKS, Attack, ConfigError, make_config
 from fedpg.agents import STATUSES, make_problem
 from fedpg.attacks import as_attack, make_attack
 from fedpg.trajectories import Trajectories
-from probes import quick_jit
 
 TENSORS = (slice(0, 6), slice(6, 8), slice(8, 20))
 BYZANTINE = np.array([False, False, True, True, True])
@@ -35,7 +34,7 @@ def sent(name, form="text", *options, gradients=GRADIENTS, byzantine=BYZANTINE, 
 @functools.cache
 def compiled_message(name, form, options):
     message = attack_of(name, form, *options).message
-    return quick_jit(lambda keys, gradients, byzantine: message(keys, gradients, byzantine, TENSORS))
+    return jax.jit(lambda keys, gradients, byzantine: message(keys, gradients, byzantine, TENSORS))
 
 
 def per_tensor(function):

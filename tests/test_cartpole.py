@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import scipy.stats
 
-import probes
 from fedpg.config import make_config
 from fedpg.environments import lanes, make_environment, rollout
 from fedpg.environments.cartpole import ANGLE_LIMIT, X_LIMIT, reset, step
@@ -84,7 +83,7 @@ def balancing() -> dict[str, jax.Array]:
 
 
 def test_a_policy_that_survives_is_cut_off_after_500_steps_in_both():
-    roll = probes.quick_jit(lambda p, n: rollout(CARTPOLE, POLICY, p, n, CARTPOLE.limit))
+    roll = jax.jit(lambda p, n: rollout(CARTPOLE, POLICY, p, n, CARTPOLE.limit))
     params = balancing()
     ours = roll(params, lanes(jax.random.split(jax.random.key(0), 8), 10_000, greedy=True))
     assert np.all(np.asarray(ours.lengths) == 500)
@@ -104,7 +103,7 @@ def test_whole_episodes_end_when_gymnasium_ends_them(theirs):
     # Different horizons: an episode ends by falling or by its own horizon, whichever is first.
     horizons = jnp.where(jnp.arange(count) % 2 == 0, 15, 500)
     several = lanes(jax.random.split(jax.random.key(1), count), horizons)
-    ours = probes.quick_jit(lambda p, n: rollout(CARTPOLE, POLICY, p, n, 500))(params, several)
+    ours = jax.jit(lambda p, n: rollout(CARTPOLE, POLICY, p, n, 500))(params, several)
     observations, actions, rewards, lengths = (np.asarray(x) for x in ours[:4])
     for i in range(count):
         theirs.reset(seed=0)

@@ -2,7 +2,7 @@
 
 import json
 import tomllib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -19,7 +19,6 @@ from fedpg.flower.run_config import OTHERS, SETTINGS, read_run_config
 from fedpg.flower.server_app import app as server_app
 from fedpg.flower.server_app import numbered
 from fedpg.training import train_seeds
-from tiny import compiled_hastily
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "flower-app" / "pyproject.toml"
 
@@ -54,13 +53,6 @@ class HereGrid:
         return [self.replies.pop(id_) for id_ in message_ids if id_ in self.replies]
 
 
-@pytest.fixture
-def hastily() -> Iterator[None]:
-    with compiled_hastily():
-        yield
-
-
-@pytest.mark.usefixtures("hastily")
 def test_the_app_trains_as_a_simulation_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     for name, value in {"_run_id": 1, "_task_id": 1, "_node_id": SUPERLINK_NODE_ID}.items():
         monkeypatch.setattr(TaskIdentity, name, value)

@@ -19,7 +19,6 @@ from fedpg.agents import make_problem
 from fedpg.environments import Environment, Pool, lanes, make_environment, rollout, tasks
 from fedpg.environments.tasks import gymnasium_pool, has_envpool
 from gym_probes import Walk
-from probes import quick_jit
 
 # Tasks by name
 
@@ -79,7 +78,7 @@ def test_without_envpool_gymnasium_simulates(how: str, monkeypatch: pytest.Monke
         problem = make_problem(make_config("LunarLander-v3", hidden=(4,)), pool)
         params = problem.policy.unravel(problem.policy.init(jax.random.key(0)))
         several = lanes(jax.random.split(jax.random.key(1), 3), 15)
-        played = quick_jit(lambda n: rollout(pool, problem.policy, params, n, 15))(several)
+        played = jax.jit(lambda n: rollout(pool, problem.policy, params, n, 15))(several)
         pool.check()
         assert played.lengths.tolist() == [15, 15, 15]
 

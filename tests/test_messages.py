@@ -2,7 +2,7 @@
 
 import math
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
@@ -31,7 +31,6 @@ from fedpg.federation.site import make_responder
 from fedpg.flower.exchange import RECORD, Exchange, Round
 from fedpg.flower.ledger import Ledger
 from fedpg.training.rounds import Advance, compile_apart
-from tiny import compiled_hastily
 
 SIZE = 5
 CONFIG = make_config(agents=4, batch=(4, 6), minibatch=2)
@@ -245,11 +244,10 @@ class InThisProcess:
 
 
 @pytest.fixture(scope="module")
-def apart(tiny: Callable[..., Problem]) -> Iterator[tuple[InThisProcess, Advance]]:
-    """The tiny federation over messages, compiled once, with less optimisation."""
-    with compiled_hastily():
-        sites = InThisProcess(tiny())
-        yield sites, compile_apart(sites.problem, sites)
+def apart(tiny: Callable[..., Problem]) -> tuple[InThisProcess, Advance]:
+    """The tiny federation over messages, compiled once."""
+    sites = InThisProcess(tiny())
+    return sites, compile_apart(sites.problem, sites)
 
 
 def test_a_round_over_messages_is_a_simulated_round(

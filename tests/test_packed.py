@@ -16,7 +16,6 @@ from fedpg.environments.pool import SLACK
 from fedpg.estimators import PACKED_BLOCK, correction, gradient, influences, log_probs, make_estimator, weighted_score
 from fedpg.policies import categorical_mlp, make_policy
 from fedpg.trajectories import Trajectories
-from probes import quick_jit
 
 STEPS, LANES, FEATURES = 900, 5, 3
 BOX = spaces.Box(-1.0, 1.0, (2,))
@@ -76,7 +75,7 @@ def everything(kind: str):
             "of one": (log_probs(policy, params, one), gradient(estimator, policy, params, one)),
         }
 
-    return quick_jit(compute)
+    return jax.jit(compute)
 
 
 def assert_same(packed, dense, scale: float = 1e-3):
@@ -130,15 +129,15 @@ def test_every_estimator_corrects_packed_steps_alike():
     named = [dict(zip(("estimator", "baseline", "importance"), names, strict=True)) for names in ESTIMATORS]
     estimators = [make_estimator(make_config("LunarLander-v3", "paper", **each)) for each in named]
 
-    @quick_jit
+    @jax.jit
     def ratios(t):
         return log_probs(policy, other, t) - log_probs(policy, params, t)
 
-    @quick_jit
+    @jax.jit
     def all_weights(t, log_ratio):
         return [(each.weights(t), each.corrected(t, log_ratio)) for each in estimators]
 
-    score = quick_jit(lambda t, weights: weighted_score(policy, params, t, weights))
+    score = jax.jit(lambda t, weights: weighted_score(policy, params, t, weights))
     dense, packed = both_layouts([0, 257, 900, 0, 640], True)
     log_ratio = ratios(dense)
     assert_same(ratios(packed), log_ratio)

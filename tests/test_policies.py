@@ -24,10 +24,8 @@ POLICIES = {"categorical": FOUR_ACTIONS} | GAUSSIANS
 
 
 def compiled(policy: Policy) -> Policy:
-    jit = probes.quick_jit
-    return policy._replace(
-        sample=jit(policy.sample), mode=jit(policy.mode), log_prob=jit(policy.log_prob), random=jit(policy.random)
-    )
+    functions = ("sample", "mode", "log_prob", "random")
+    return policy._replace(**{name: jax.jit(getattr(policy, name)) for name in functions})
 
 
 def some(policy: Policy, shape: tuple[int, ...], scale: float = 1.0, seed: int = 0):
@@ -59,7 +57,7 @@ def test_flat_vector_and_named_tensors_round_trip(name):
 @pytest.mark.parametrize("name", [*POLICIES, "cartpole"])
 def test_initial_weights_fill_their_bounds_and_stay_within(name):
     policy = (POLICIES | {"cartpole": CARTPOLE})[name]
-    thetas = np.asarray(probes.quick_jit(jax.vmap(policy.init))(jax.random.split(jax.random.key(0), 300)))
+    thetas = np.asarray(jax.jit(jax.vmap(policy.init))(jax.random.split(jax.random.key(0), 300)))
     for part, (tensor, shape) in zip(policy.tensors, policy.shapes.items(), strict=True):
         entries = thetas[:, part].ravel()
         if tensor == "log_std":
@@ -72,13 +70,13 @@ def test_initial_weights_fill_their_bounds_and_stay_within(name):
 
 
 def test_init_depends_on_its_key():
-    init = probes.quick_jit(CARTPOLE.init)
+    init = jax.jit(CARTPOLE.init)
     first, second, again = (np.asarray(init(jax.random.key(seed))) for seed in (0, 1, 0))
     assert not np.any(first == second)
     assert np.array_equal(first, again)
 
 
-@probes.quick_jit
+@jax.jit
 def all_log_probs(params, observations):
     return jnp.stack([FOUR_ACTIONS.log_prob(params, observations, jnp.full((40,), a)) for a in range(4)])
 
@@ -196,8 +194,7 @@ def test_other_action_spaces_are_refused_with_the_reason():
 
 
 @pytest.mark.parametrize("form", GAUSSIANS)
-def test_a_gaussian_policy_learns_to_reach_a_point(form, monkeypatch):
-    monkeypatch.setattr("fedpg.training.rounds.jax.jit", probes.quick_jit)  # a long compilation for a short run
+def test_a_gaussian_policy_learns_to_reach_a_point(form):
     config = make_config(
         preset="paper", gaussian=form, agents=3, batch=(8, 8), minibatch=4, hidden=(8,), learning_rate=0.02
     )

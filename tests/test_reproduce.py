@@ -25,6 +25,7 @@ from fedpg.cli.train import Train, train_defaults
 from fedpg.config import to_json
 from fedpg.experiments import catalogue, cores, probe, store
 from fedpg.experiments.catalogue import EXPERIMENTS, Curve, Experiment, Panel, config_of, configs_of
+from fedpg.experiments.compare import ENOUGH, compare
 from fedpg.experiments.ray_engine import ray_engine
 from fedpg.experiments.runner import Board, run_units
 from fedpg.experiments.store import fingerprint, from_folder, load_all
@@ -88,7 +89,7 @@ def test_an_interrupted_command_goes_on_and_ends_with_the_bits_of_an_uninterrupt
         run, expected = stored[store.key_of(config, seed)], reference(seed)
         assert run.reached >= LENGTH
         assert len(run.returns) == len(expected.returns)
-        assert run.begins_like(expected)
+        assert compare(run, expected).bits
         assert run.code == fingerprint()
         assert run.about["hardware"] == store.machine()
     assert reproduce(tmp_path, "tiny", "--seeds", "0:2", "--engine", "local") == 0
@@ -250,7 +251,7 @@ def test_a_cluster_of_two_workers_gives_the_same_runs(
     for seed in (0, 1):
         run, expected = load_all(tmp_path / "results")[store.key_of(config, seed)], reference(seed)
         assert len(run.returns) == len(expected.returns)
-        assert run.begins_like(expected)
+        assert compare(run, expected).bits
 
 
 # Runs of other code, and of other folders
@@ -263,7 +264,7 @@ def test_runs_of_other_code_are_not_used_silently_but_can_be_verified(
     monkeypatch.setattr(probe, "compile_rounds", compiled)
     results = tmp_path / "results"
     good, bad = (dataclasses.replace(reference(seed), code="before") for seed in (0, 1))
-    bad.columns["test_return"][2] += 1e-3
+    bad.columns["test_return"][2] += 1.0
     for run in (good, bad):
         store.save(results, run)
     before = {path: path.read_bytes() for path in results.rglob("*.gz")}
@@ -274,12 +275,12 @@ def test_runs_of_other_code_are_not_used_silently_but_can_be_verified(
     assert {path: path.read_bytes() for path in results.rglob("*.gz")} == before
     assert reproduce(tmp_path, "tiny", "--seeds", "0:2", "--old", "verify") == 2  # one of them differs
     error = capsys.readouterr().err
-    assert "seed 0: the same" in error
-    assert "seed 1: NOT the same" in error
+    assert "seed 0: same bits" in error
+    assert "seed 1: different after round 1: it stays" in error
     runs = load_all(results)
     assert runs[good.key].code == fingerprint()
     assert runs[good.key].about["verified"]["made_by"] == "before"
-    assert runs[good.key].begins_like(good)
+    assert compare(runs[good.key], good).bits
     assert runs[bad.key].code == "before"
     store.save(results, dataclasses.replace(runs[good.key], code="between"))
     assert reproduce(tmp_path, "tiny", "--seeds", "0", "--old", "verify", "--dry-run") == 0
@@ -312,10 +313,10 @@ def test_run_folders_are_adopted_as_far_as_they_are_and_the_longer_run_stays(
     assert reproduce(tmp_path, "--adopt", str(folder)) == 0
     assert "no trained round yet" in capsys.readouterr().err
     assert load_all(results) == {}
-    (folder / "records.jsonl").write_text("".join(rows[:3]))
+    (folder / "records.jsonl").write_text("".join(rows[: ENOUGH + 1]))
     assert reproduce(tmp_path, "--adopt", str(folder)) == 0
     short = load_all(results)[whole.key]
-    assert len(short.returns) == 3
+    assert len(short.returns) == ENOUGH + 1
     assert short.code == ""
     assert short.about["hardware"]["processor"] == short.about["made"] == "unknown"
     store.save(results, dataclasses.replace(short, code="known"))
@@ -323,7 +324,7 @@ def test_run_folders_are_adopted_as_far_as_they_are_and_the_longer_run_stays(
     assert reproduce(tmp_path, "--adopt", str(folder)) == 0
     longer = load_all(results)[whole.key]
     assert longer.code == "known"  # it begins like that one
-    assert longer.begins_like(whole)
+    assert compare(longer, whole).bits
     assert longer.reached == whole.reached
     (folder / "records.jsonl").write_text("".join(rows[:3]))
     capsys.readouterr()
@@ -335,7 +336,7 @@ def test_run_folders_are_adopted_as_far_as_they_are_and_the_longer_run_stays(
     (folder / "config.json").write_text((folder / "config.json").read_text().replace('"delta": 0.6', '"delta": 0.5'))
     assert reproduce(tmp_path, "--adopt", str(folder)) == 0
     assert "no experiment has" in capsys.readouterr().err
-    assert load_all(results)[whole.key].begins_like(whole)
+    assert compare(load_all(results)[whole.key], whole).bits
     assert reproduce(tmp_path, "--adopt", str(tmp_path / "nothing")) == 2
     assert "not a run folder" in capsys.readouterr().err
 

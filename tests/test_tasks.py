@@ -26,9 +26,9 @@ from fedpg.play import render
 from fedpg.training.progress import Snapshot
 from fedpg.training.rounds import make_evaluator
 from gym_probes import Trouble, Walk
-from probes import quick_jit
 from same import StopAt, bits, same_run
 
+pytestmark = [pytest.mark.simulators, pytest.mark.usefixtures("compiled")]
 SEED = 3
 SMALL: dict[str, Any] = {
     "preset": "paper",
@@ -42,14 +42,6 @@ SMALL: dict[str, Any] = {
     "trajectories": 60,
 }
 TINY = SMALL | {"batch": (2, 3), "horizon": 10, "test_horizon": 12, "sigma": 10.0, "trajectories": 30}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _compiled_quickly(compiled: object) -> Iterator[None]:
-    """Rounds are compiled once per problem, with little optimisation: these runs are short."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fedpg.training.rounds.jax.jit", quick_jit)
-        yield
 
 
 def in_time(function: Callable[[], Any], seconds: float = 100.0) -> Any:
@@ -162,12 +154,12 @@ class Undisturbed:
 
 
 @pytest.fixture(scope="module")
-def lander(listening: None, tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
+def lander(compiled: object, listening: None, tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
     return Undisturbed(tmp_path_factory.mktemp("lander"), "LunarLander-v3", **SMALL)
 
 
 @pytest.fixture(scope="module")
-def cheetah(listening: None, tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
+def cheetah(compiled: object, listening: None, tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
     # Neither filter nor bound on the ratio, so that every round has the same rollouts.
     settings = TINY | {"inner_law": "fixed", "inner_steps": 2, "ratio_bound": 9.0, "filter": "mean"}
     settings |= {"preset": "released", "horizon": 8, "test_horizon": 8, "trajectories": 60}
@@ -242,7 +234,7 @@ ATTACKED_BY_ONE = TINY | {"byzantine": 1, "attack": "random-action", "alpha": 0.
 
 
 @pytest.fixture(scope="module")
-def troubled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Problem, Run]:
+def troubled(compiled: object, tmp_path_factory: pytest.TempPathFactory) -> tuple[Problem, Run]:
     """The problem, and its run without trouble."""
     problem = make_problem(make_config("Trouble", **ATTACKED_BY_ONE), gymnasium_pool(Trouble, "Trouble"))
     return problem, train_seeds(problem, [SEED], tmp_path_factory.mktemp("trouble") / "run")[0]

@@ -23,7 +23,6 @@ from fedpg.theory.mdp import (
     weighted_scores,
 )
 from fedpg.theory.runs import agent_gradients, correction, make_lab
-from probes import quick_jit
 
 TINY = Tabular(
     successors=jnp.array([[[0, 1], [1, 0]], [[1, 0], [0, 1]]]),
@@ -123,16 +122,16 @@ def test_the_best_return_is_not_reached_but_approached():
 def test_the_curvature_bounds_how_the_gradient_turns():
     theta = random_theta(TINY, 4)
     step = 1e-2 * random_theta(TINY, 5)
-    gradient = quick_jit(lambda t: exact_gradient(TINY, t))
+    gradient = jax.jit(lambda t: exact_gradient(TINY, t))
     turned = jnp.linalg.norm(gradient(theta + step) - gradient(theta - step))
-    assert 0 < turned <= 2 * jnp.linalg.norm(step) * quick_jit(lambda t: curvature(TINY, t))(theta) * 1.01
+    assert 0 < turned <= 2 * jnp.linalg.norm(step) * jax.jit(lambda t: curvature(TINY, t))(theta) * 1.01
 
 
 @pytest.mark.parametrize("name", MDPS)
 def test_simulated_episodes_visit_states_and_earn_as_often_as_they_should(name: str):
     mdp, episodes = MDPS[name](), 20_000
     theta = random_theta(mdp, 6)
-    seen = quick_jit(lambda key: simulate(mdp, theta, key, episodes))(jax.random.key(7))
+    seen = jax.jit(lambda key: simulate(mdp, theta, key, episodes))(jax.random.key(7))
     shares = np.stack([np.bincount(row, minlength=mdp.states) for row in np.asarray(seen.observations)]) / episodes
     np.testing.assert_allclose(shares, occupancy(mdp, theta), atol=5 * 0.5 / np.sqrt(episodes))
     powers = mdp.discount ** np.arange(mdp.horizon)[:, None]
@@ -144,9 +143,7 @@ def test_a_byzantine_episode_acts_as_the_attack_says():
     mdp = MDPS["grid"]()
     theta = 20 * jax.nn.one_hot(jnp.zeros(mdp.states, int), mdp.actions)  # always action 0
     lanes = jnp.arange(4000) >= 2000
-    seen = quick_jit(lambda key: simulate(mdp, theta, key, 4000, lambda action, random: random, lanes))(
-        jax.random.key(0)
-    )
+    seen = jax.jit(lambda key: simulate(mdp, theta, key, 4000, lambda action, random: random, lanes))(jax.random.key(0))
     assert bool(jnp.all(seen.actions[:, :2000] == 0))
     shares = np.bincount(np.asarray(seen.actions[:, 2000:]).ravel(), minlength=4) / (2000 * mdp.horizon)
     np.testing.assert_allclose(shares, 0.25, atol=0.01)
@@ -182,7 +179,7 @@ def test_a_tables_gradient_and_correction_are_the_packages(kind: str):
         mean = (plain.ravel() / 6, corrected.ravel() / 6)
         return [(mean[0], gradient), (mean[0], theirs.plain), (mean[1], theirs.corrected)]
 
-    for ours, expected in quick_jit(both_ways)(jax.random.key(10)):
+    for ours, expected in jax.jit(both_ways)(jax.random.key(10)):
         np.testing.assert_allclose(ours, expected, rtol=1e-3, atol=1e-4)
 
 
@@ -196,7 +193,7 @@ def test_groups_are_the_parts_one_by_one():
         each = [weighted_scores(mdp, theta, mine.take(i, 2), weights[:, i : i + 2])[0] for i in (0, 2, 4)]
         return weighted_scores(mdp, theta, mine, weights, groups=3), each
 
-    together, each = quick_jit(parts)(jax.random.key(12))
+    together, each = jax.jit(parts)(jax.random.key(12))
     np.testing.assert_allclose(together, jnp.stack(each), rtol=1e-5, atol=1e-6)
 
 
@@ -211,7 +208,7 @@ def test_agents_gradients_have_no_bias_however_they_are_cut():
     theta = random_theta(TINY, 13)
     truth = np.asarray(exact_gradient(TINY, theta)).ravel()
     keys = jax.random.split(jax.random.key(14), 20_000)
-    compiled = quick_jit(lambda keys, batch: jax.vmap(lambda k: agent_gradients(lab, theta, k, batch, 4))(keys))
+    compiled = jax.jit(lambda keys, batch: jax.vmap(lambda k: agent_gradients(lab, theta, k, batch, 4))(keys))
     spreads = {}
     for batch in (1, 3, 4, 5):  # less than a chunk, a whole one, and more
         drawn = np.asarray(compiled(keys, batch))  # [n, 2, D]
@@ -227,7 +224,7 @@ def test_the_correction_is_the_difference_of_gradients_in_the_mean_and_zero_at_t
     lab = make_lab(TINY)
     theta_0, theta = random_theta(TINY, 15), random_theta(TINY, 15) + 0.3 * random_theta(TINY, 16)
     keys = jax.random.split(jax.random.key(17), 40_000)
-    moved = quick_jit(lambda keys, theta: jax.vmap(lambda k: correction(lab, theta, theta_0, k, 2, 2))(keys))
+    moved = jax.jit(lambda keys, theta: jax.vmap(lambda k: correction(lab, theta, theta_0, k, 2, 2))(keys))
     drawn = np.asarray(moved(keys, theta))
     assert within(drawn, np.asarray(exact_gradient(TINY, theta) - exact_gradient(TINY, theta_0)))
     np.testing.assert_array_equal(moved(keys, theta_0), 0.0)

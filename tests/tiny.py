@@ -1,10 +1,6 @@
-"""The settings of a tiny federation, and a way to compile it in half the time."""
+"""The settings of a tiny federation."""
 
-import contextlib
-from collections.abc import Iterator
 from typing import Any
-
-import jax
 
 TINY: dict[str, Any] = {
     "agents": 4,
@@ -18,14 +14,3 @@ TINY: dict[str, Any] = {
     "hidden": (8,),
     "trajectories": 60,
 }
-
-
-@contextlib.contextmanager
-def compiled_hastily(forget: bool = True) -> Iterator[None]:
-    """Compiles with less optimisation, in half the time; by default leaves nothing of it to the tests after these."""
-    before = jax.config.read("jax_disable_most_optimizations")
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", before)
-    if forget:
-        jax.clear_caches()

@@ -4,6 +4,7 @@ import os
 import shlex
 import signal
 import threading
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,12 +22,9 @@ from fedpg.screen import make_console
 
 if TYPE_CHECKING:
     from fedpg.experiments.catalogue import Experiment
+    from fedpg.experiments.compare import Likeness
     from fedpg.experiments.store import Key, Stored
     from fedpg.experiments.work import Unit
-
-
-PROOF = 2
-"""Rounds that a run must share with a stored one to be taken for one of the same code."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +56,8 @@ class Reproduce:
     """Where the run folders are, from which an interrupted run goes on."""
     old: Literal["refuse", "verify", "keep", "again"] = "refuse"
     """Stored runs of another version of the code: refuse them; verify them, by making their first rounds again and
-    comparing to the bit; keep them as they are, which the report says; or train them again."""
+    comparing (same bits, same to rounding until round n, or different); keep them as they are, which the report says;
+    or train them again."""
     adopt: tuple[Path, ...] = ()
     """Store the runs of these run folders of `fedpg train`, as far as they are, if an experiment has them."""
     engine: Literal["local", "ray"] = "local"
@@ -203,6 +202,7 @@ def adopt(folders: Sequence[Path], results: Path) -> None:
     """Store the runs of ordinary run folders; a stored run that is longer stays, one that differs too."""
     from fedpg.experiments import store
     from fedpg.experiments.catalogue import EXPERIMENTS, configs_of
+    from fedpg.experiments.compare import ENOUGH, compare
     from fedpg.experiments.runner import say
 
     for given in folders:
@@ -219,13 +219,16 @@ def adopt(folders: Sequence[Path], results: Path) -> None:
                 say(f"{folder} has no trained round yet: left alone")
             elif run.key[0] not in known:
                 say(f"{folder} has settings that no experiment has: left alone")
-            elif before is not None and not before.begins_like(run):
-                say(f"{folder} has other numbers than the stored run of the same settings and seed: left alone")
+            elif before is not None and not compare(before, run).same:
+                say(
+                    f"{folder} has other numbers than the stored run of the same settings and seed "
+                    f"({compare(before, run)}): left alone"
+                )
             elif before is not None and before.reached >= run.reached:
                 say(f"{folder}: stored already, to {before.reached} trajectories")
             else:
-                if before is not None and len(before.returns) > PROOF:
-                    # What begins like a run of known code, over all of its rounds, is of that code.
+                if before is not None and compare(before, run).compared >= ENOUGH:
+                    # What begins like a run of known code is of that code.
                     run = replace(run, code=before.code, about=dict(before.about) | dict(run.about))
                 stored[run.key] = run
                 say(f"{folder}: stored to {run.reached} trajectories at {store.save(results, run)}")
@@ -237,20 +240,20 @@ def verify_stored(runs: Sequence["Stored"], results: Path, code: str) -> None:
     from fedpg.experiments.probe import verify
     from fedpg.experiments.runner import say
 
-    count, differ = 0, 0
+    found: Counter[str] = Counter()
 
-    def each(run: "Stored", same: bool) -> None:
-        nonlocal count, differ
-        count, differ = count + 1, differ + (not same)
-        if same:
+    def each(run: "Stored", likeness: "Likeness") -> None:
+        found["same bits" if likeness.bits else "same to rounding" if likeness.same else "different"] += 1
+        if likeness.same:
             store.save(results, run)
-        outcome = "the same" if same else "NOT the same: it stays under the code that made it"
-        say(f"{count} of {len(runs)}: {run.config.name}, seed {run.seed}: {outcome}")
+        outcome = f"{likeness}" if likeness.same else f"{likeness}: it stays under the code that made it"
+        say(f"{found.total()} of {len(runs)}: {run.config.name}, seed {run.seed}: {outcome}")
 
     say(f"making the first rounds of {len(runs)} runs again")
     verify(runs, code, each)
-    if differ:
-        say(f"{differ} runs differ: other code, other package versions, another processor or another number of cores")
+    say(", ".join(f"{count} {verdict}" for verdict, count in found.most_common()))
+    if found["different"]:
+        say("a run that differs was made by other code, or by other versions of the packages that compute")
 
 
 def print_list(

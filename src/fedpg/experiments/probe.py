@@ -1,4 +1,4 @@
-"""Proof that the code still gives the numbers of a stored run: its first rounds again, compared to the bit."""
+"""Proof that the code still gives the numbers of a stored run: its first rounds again, compared."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +11,8 @@ from fedpg.agents import make_problem
 from fedpg.algorithms import first_state
 from fedpg.config import Config
 from fedpg.environments import Pool
-from fedpg.environments.pool import cores
+from fedpg.environments.simulators import cores
+from fedpg.experiments.compare import Likeness, compare
 from fedpg.experiments.store import Stored, from_rows
 from fedpg.training.records import Records
 from fedpg.training.rounds import CHUNK, FOREVER, compile_rounds
@@ -20,10 +21,11 @@ SLOW_ROUNDS = 3
 """Rounds that are made again where they are simulated outside JAX; where they are compiled, CHUNK of them."""
 
 
-def verify(runs: Sequence[Stored], code: str, each: Callable[[Stored, bool], None]) -> None:
-    """Make the first rounds of each run again; `each` is told of every run whether they are the same.
+def verify(runs: Sequence[Stored], code: str, each: Callable[[Stored, Likeness], None]) -> None:
+    """Make the first rounds of each run again; `each` is told of every run how far they agree.
 
-    A run that they are the same for is handed over under this code's fingerprint, with a note of how it came to it.
+    A run that they are the same for, to the bit or to rounding, is handed over under this code's fingerprint, with a
+    note of how it came to it.
     """
     groups: dict[Config, list[Stored]] = {}
     for run in runs:
@@ -37,12 +39,11 @@ def verify(runs: Sequence[Stored], code: str, each: Callable[[Stored, bool], Non
             done, _, log = advance(first_state(problem, run.seed), jnp.int32(rounds), jnp.int32(FOREVER))
             records = Records(problem.config)
             records.extend(jax.block_until_ready(log), int(done), 0.0)
-            same = run.begins_like(from_rows(run.config, run.seed, records.rows(), code))
-            made_by = (
-                run.about.get("verified", {}).get("made_by") or run.code or "unknown"
-            )  # at first, not the last time
-            note = {"verified": {"rounds": int(done) - 1, "made_by": made_by}}
-            each(replace(run, code=code, about=dict(run.about) | note) if same else run, same)
+            likeness = compare(run, from_rows(run.config, run.seed, records.rows(), code))
+            # Who made it at first, not who verified it the last time.
+            made_by = run.about.get("verified", {}).get("made_by") or run.code or "unknown"
+            note = {"verified": {"verdict": str(likeness), "rounds": likeness.compared, "made_by": made_by}}
+            each(replace(run, code=code, about=dict(run.about) | note) if likeness.same else run, likeness)
 
     with ThreadPoolExecutor(max_workers=min(cores(), max(1, len(groups)))) as pool:
         for job in [pool.submit(one, group) for group in groups.values()]:

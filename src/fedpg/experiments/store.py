@@ -38,8 +38,8 @@ PACKAGES = ("fedpg", "jax", "jaxlib", "numpy", "optax", "gymnasium", "envpool", 
 
 # Everything that the numbers of a run depend on, besides its settings and its seed.
 DECISIVE = (
-    *("config.py", "policies.py", "trajectories.py", "environments", "estimators.py", "attacks.py", "agents.py"),
-    *("aggregators.py", "sigma.py", "federation/__init__.py", "federation/local.py", "algorithms"),
+    *("config.py", "columns.py", "policies.py", "trajectories.py", "environments", "estimators.py", "attacks.py"),
+    *("agents.py", "aggregators.py", "sigma.py", "federation/__init__.py", "federation/local.py", "algorithms"),
     *("training/rounds.py", "training/records.py"),
 )
 
@@ -84,11 +84,6 @@ class Stored:
     def length(self) -> int:
         """How far it got of what it was made for: the last round of another run may end a few trajectories earlier."""
         return min(self.reached, self.config.trajectories)
-
-    def begins_like(self, other: "Stored") -> bool:
-        """Whether both have the same numbers, to the bit, as far as both go."""
-        rows = min(len(self.returns), len(other.returns))
-        return all(np.array_equal(self.columns[name][:rows], other.columns[name][:rows]) for name in COLUMNS)
 
 
 def fingerprint() -> str:

@@ -237,7 +237,10 @@ def provenance(runs: Sequence[Stored], code: str) -> list[Table]:
 def _code(run: Stored, code: str) -> str:
     if run.code != code:
         return f"other code ({run.code or 'unknown'}), kept as it is"
-    return f"{code}, verified by its first rounds" if "verified" in run.about else code
+    if "verified" not in run.about:
+        return code
+    verdict = str(run.about["verified"].get("verdict", "same bits")).partition(" until")[0]
+    return f"{code}, verified by its first rounds: {verdict}"
 
 
 def _machine(hardware: dict[str, str]) -> str:
