@@ -7,7 +7,6 @@ import re
 import shlex
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -88,11 +87,8 @@ def test_every_block_of_python_runs_and_what_it_defines_works(
     block: Code, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.chdir(tmp_path)
-    # Two things are not as a reader has them, since README's block would take longer than all the rest here: compiled
-    # code is optimised less, and runs are short, so that the returns which it prints are a beginner's. That CartPole is
-    # learnt in a run of this kind is for test_learning.py to show.
-    quick = SimpleNamespace(**vars(jax) | {"jit": probes.quick_jit})
-    monkeypatch.setattr(fedpg.training.rounds, "jax", quick)  # there only: a block may import what keeps its jit
+    # One thing is not as a reader has it: runs are short, so that the returns which README's block prints are a
+    # beginner's. That CartPole is learnt in a run of this kind is for test_learning.py to show.
     for values in (*TASKS.values(), OTHER_TASKS):
         monkeypatch.setitem(values, "trajectories", 40)
     module, names = module_of(block)
@@ -120,7 +116,7 @@ def one_round(problem: Problem) -> Log:
     def compute(state: Any) -> Any:
         return ALGORITHMS[problem.config.algorithm](problem, local_federation(problem), state)
 
-    return probes.quick_jit(compute)(first_state(problem, 0))[1]
+    return jax.jit(compute)(first_state(problem, 0))[1]
 
 
 def use_attack(new: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,8 +11,8 @@ import pytest
 import fedpg
 from fedpg import Run
 
-# Most of the time goes into compiling. With this little optimisation it is half of that, and runs are as fast.
-quick_jit = functools.partial(
+# Most of the time goes into compiling. With this much optimisation it is half of that, and runs are as fast.
+a_little = functools.partial(
     jax.jit, compiler_options={"xla_backend_optimization_level": 1, "xla_cpu_use_fusion_emitters": False}
 )
 BEST = 500.0
@@ -40,7 +40,7 @@ def test_cartpole_is_learnt_under_attack_with_the_filter_and_not_without(
     place at 27 (seed 8) and 9 (all others), which is where a policy begins. At 1000 trajectories it would be too early:
     seed 6 has 263 with the filter, and seed 7 for a moment 197 without.
     """
-    monkeypatch.setattr("fedpg.training.rounds.jax.jit", quick_jit)
+    monkeypatch.setattr("fedpg.training.rounds.jax.jit", a_little)
     filtered, averaged = trained(tmp_path / "filtered"), trained(tmp_path / "averaged", filter="mean")
 
     # Both begin with the same policy, which cannot do it.
