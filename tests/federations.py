@@ -47,6 +47,10 @@ def statuses(line: dict[str, Any]) -> list[str]:
     return [site["status"] for site in line["sites"].values()]
 
 
+def outcomes(line: dict[str, Any]) -> list[str]:
+    return [site["outcome"] for site in line["sites"].values()]
+
+
 def records(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "records.jsonl").read_text().splitlines()]
 

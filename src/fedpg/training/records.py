@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fedpg.agents import STATUSES
+from fedpg.agents import STATUSES, outcome_of
 from fedpg.aggregators import RULES
 from fedpg.algorithms import Log
 from fedpg.config import Config
@@ -76,6 +76,8 @@ class Records:
         steps = _running(c["agent_steps"].astype(np.int64) + c["server_steps"] + c["test_steps"])
         counted = self.trajectories
         for i in range(len(self)):
+            status = [STATUSES[s] for s in c["status"][i]]
+            outcome = [outcome_of(s, bool(a)) for s, a in zip(status, c["accepted"][i], strict=True)]
             rejected = config.agents - int(honest[i] + byzantine[i])
             caught = config.byzantine - int(byzantine[i])
             yield {
@@ -102,7 +104,8 @@ class Records:
                 "seconds": _number(c["seconds"][i]),
                 "centre": int(c["centre"][i]),
                 "accepted": c["accepted"][i].tolist(),
-                "status": [STATUSES[s] for s in c["status"][i]],
+                "status": status,
+                "outcome": outcome,
                 "distances": [_number(x) for x in c["distances"][i]],
                 "norms": [_number(x) for x in c["norms"][i]],
             }
