@@ -95,7 +95,16 @@ def test_each_row_says_what_became_of_each_agent():
     ]
 
 
-def test_precision_and_recall_are_those_of_the_rejected_agents():
+def test_precision_and_recall_are_of_the_replies_that_the_filter_judged():
+    """Who is absent, or whose reply cannot be used, was not found out by the filter."""
+    accepted = [[1, 1, 0, 0, 0], [1, 1, 0, 0, 0], [1, 1, 1, 0, 0], [1, 1, 0, 1, 0]]
+    status = [[0, 0, 1, 1, 0], [0, 0, 0, 0, 1], [0, 0, 0, 3, 1], [0, 0, 1, 0, 1]]
+    records = made_up(accepted, FIVE, status=status)
+    assert column(records, "precision") == [1.0, 0.5, None, None]
+    assert column(records, "recall") == [1.0, 1.0, None, 0.0]
+
+
+def test_precision_and_recall_are_those_of_the_agents_that_were_turned_away():
     records = made_up([[1, 1, 1, 0, 0], [1, 0, 1, 0, 1], [1, 1, 1, 1, 1], [0, 0, 0, 0, 0], [0, 1, 1, 1, 1]], FIVE)
     assert column(records, "accepted_honest") == [3, 2, 3, 0, 2]
     assert column(records, "accepted_byzantine") == [0, 1, 2, 0, 2]

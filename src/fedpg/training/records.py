@@ -78,8 +78,10 @@ class Records:
         for i in range(len(self)):
             status = [STATUSES[s] for s in c["status"][i]]
             outcome = [outcome_of(s, bool(a)) for s, a in zip(status, c["accepted"][i], strict=True)]
-            rejected = config.agents - int(honest[i] + byzantine[i])
-            caught = config.byzantine - int(byzantine[i])
+            turned_away = outcome.count("turned away")
+            liars = outcome[config.agents - config.byzantine :]
+            caught = liars.count("turned away")
+            judged = caught + liars.count("accepted")
             yield {
                 "round": int(c["round"][i]),
                 "trajectories": int(counted[i + 1]),
@@ -97,8 +99,8 @@ class Records:
                 "threshold": _number(c["threshold"][i]),
                 "accepted_honest": int(honest[i]),
                 "accepted_byzantine": int(byzantine[i]),
-                "precision": caught / rejected if rejected else None,
-                "recall": caught / config.byzantine if config.byzantine else None,
+                "precision": caught / turned_away if turned_away else None,
+                "recall": caught / judged if judged else None,
                 "gradient_norm": _number(c["gradient_norm"][i]),
                 "steps": int(steps[i + 1]),
                 "seconds": _number(c["seconds"][i]),
