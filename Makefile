@@ -3,7 +3,9 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/installed
 
-.PHONY: demo test lint reproduce bench clean
+PYTEST := $(BIN)/pytest -n 2 --dist loadfile
+
+.PHONY: demo test test-fast test-kernels lint reproduce bench clean
 
 demo: $(INSTALLED)  ## ten agents, three of them Byzantine, learn CartPole
 	@folder=runs/demo-$$(date +%Y%m%d-%H%M%S) && \
@@ -11,8 +13,17 @@ demo: $(INSTALLED)  ## ten agents, three of them Byzantine, learn CartPole
 	$(BIN)/fedpg play $$folder --out $$folder/play.gif && \
 	echo "Look at $$folder/curve.png and $$folder/play.gif"
 
-test: $(INSTALLED)  ## all tests
-	$(BIN)/pytest -n 2 --dist loadfile
+test: $(INSTALLED)  ## all tests; those that rest on the order of a sum also compiled as users have it
+	$(PYTEST)
+	OPTIMISED=1 $(PYTEST) -m kernels
+
+test-fast: $(INSTALLED)  ## for daily work: no network, no simulators, no long compilations
+	$(PYTEST) -m "not (network or simulators or slow)"
+
+test-kernels: $(INSTALLED)  ## what rests on the order of a sum, with the kernels of an older and a very old processor
+	@set -e; if ! grep -qs avx2 /proc/cpuinfo; then echo "no AVX2 here: its kernels are left out"; \
+	else OPTIMISED=1 OPENBLAS_CORETYPE=Haswell XLA_FLAGS="$$XLA_FLAGS --xla_cpu_max_isa=AVX2" $(PYTEST) -m kernels; fi
+	OPTIMISED=1 OPENBLAS_CORETYPE=Nehalem XLA_FLAGS="$$XLA_FLAGS --xla_cpu_max_isa=SSE4_2" $(PYTEST) -m kernels
 
 lint: $(INSTALLED)  ## style and types
 	$(BIN)/ruff check .

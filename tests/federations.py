@@ -38,6 +38,34 @@ def slow_cartpole() -> gymnasium.Env[Any, Any]:
     return Slow(gymnasium.make("CartPole-v1"))
 
 
+SECRET = "record 4711: Jane Doe"
+SHARED = "record 4712: John Doe"
+
+
+class LostRecord(ValueError):
+    """What a task may raise."""
+
+
+def failing_cartpole(text: str = SECRET) -> gymnasium.Env[Any, Any]:
+    """A task whose second step fails, with an error that quotes what only the site may know."""
+
+    class Failing(gymnasium.Wrapper[Any, Any, Any, Any]):
+        steps = 0
+
+        def step(self, action: Any) -> Any:
+            self.steps += 1
+            if self.steps > 1:
+                raise LostRecord(text)
+            return self.env.step(action)
+
+    return Failing(gymnasium.make("CartPole-v1"))
+
+
+def sharing_cartpole() -> gymnasium.Env[Any, Any]:
+    """The same, of a site that shares its errors."""
+    return failing_cartpole(SHARED)
+
+
 def federation(folder: Path, deadline: float = 60.0, quorum: int = 0, seed: int = 0, **settings: Any) -> Federation:
     config = make_config(**(HONEST | settings))
     return create(folder, config, f"127.0.0.1:{free_port()}", deadline, quorum, seed)
@@ -45,6 +73,10 @@ def federation(folder: Path, deadline: float = 60.0, quorum: int = 0, seed: int 
 
 def statuses(line: dict[str, Any]) -> list[str]:
     return [site["status"] for site in line["sites"].values()]
+
+
+def outcomes(line: dict[str, Any]) -> list[str]:
+    return [site["outcome"] for site in line["sites"].values()]
 
 
 def records(folder: Path) -> list[dict[str, Any]]:

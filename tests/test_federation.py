@@ -1,6 +1,7 @@
 """Federations of real processes on loopback: they train as a simulation does, whatever their sites reply."""
 
 import contextlib
+import re
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -13,9 +14,9 @@ from flwr.app import ConfigRecord, RecordDict
 from flwr.proto.fleet_pb2 import PullMessagesRequest
 from flwr.proto.message_pb2 import PushObjectRequest
 
-from federations import Server, Sites, federation, records, statuses, until
+from federations import Server, Sites, federation, outcomes, records, statuses, until
 from fedpg import Config
-from fedpg.agents import make_problem
+from fedpg.agents import OUTCOMES, make_problem
 from fedpg.federation.site import Responder
 from fedpg.flower import warm
 from fedpg.flower.exchange import RECORD
@@ -39,8 +40,10 @@ def test_a_federation_trains_as_a_simulation_does(tmp_path: Path, responders: Ca
         for name in set(ours) - {"seconds"}:
             if isinstance(ours[name], float):
                 assert theirs[name] == pytest.approx(ours[name], rel=1e-3, abs=1e-4), (ours["round"], name)
-            elif name in ("accepted", "status", "rule", "round", "trajectories", "steps"):
+            elif name in ("accepted", "status", "outcome", "rule", "round", "trajectories", "steps"):
                 assert theirs[name] == ours[name], (ours["round"], name)
+    assert [outcomes(line) for line in server.rounds()] == [row["outcome"] for row in here[1:]]
+    assert any("turned away" in row["outcome"] for row in here[1:])
     # The run folder is the same as that of `fedpg train`, and says more.
     names = {p.name for p in server.out.iterdir() if "tfevents" not in p.name}
     assert names == {p.name for p in simulated.folder.iterdir() if "tfevents" not in p.name} | {
@@ -91,11 +94,15 @@ def test_every_kind_of_bad_reply_is_refused_and_named_and_training_goes_on(
         for name, (lie, (_, status)) in zip(made.sites, LIES.items(), strict=False):
             site = line["sites"][name]
             assert site["status"] == status, (lie, line["round"], site)
+            assert site["outcome"] == ("failed" if lie == "raises" else "unusable")
             assert site["reason"].startswith(status)
             assert not site["accepted"]
         for name in (double, *made.sites[len(LIES) + 3 :]):
             assert line["sites"][name]["accepted"], (name, line)
+            assert (line["sites"][name]["outcome"], line["sites"][name]["reason"]) == ("accepted", "")
         assert line["sites"][heavy]["status"] == "too large"
+        assert line["sites"][heavy]["outcome"] == "unusable"
+        assert line["sites"][forger]["outcome"] == "absent"
     assert "ZeroDivisionError" in rounds[0]["sites"][made.sites[len(LIES) - 1]]["reason"]
     assert "100000" in server.events("too large", heavy)[0]["reason"]
     assert server.events("second reply", double)
@@ -103,6 +110,7 @@ def test_every_kind_of_bad_reply_is_refused_and_named_and_training_goes_on(
     # The run's own records have the same, by the numbers of the agents.
     for line, row in zip(rounds, records(server.out)[1:], strict=True):
         assert row["status"] == statuses(line)
+        assert row["outcome"] == outcomes(line)
         assert row["accepted"] == [site["accepted"] for site in line["sites"].values()]
     assert all(np.isfinite(row["test_return"]) for row in records(server.out))
 
@@ -179,7 +187,20 @@ def test_a_round_without_a_quorum_changes_nothing_and_is_tried_again(
     assert {line["round"] for line in failed} == {1}
     assert [line["attempt"] for line in failed] == list(range(1, len(failed) + 1))
     assert failed[0]["sites"]["site-2"]["status"] == "failed at the site"
+    # Nobody is blamed for it who was there and answered.
+    assert all(outcomes(line) == ["not judged", "not judged", "failed", "absent"] for line in failed)
+    assert {line["sites"]["site-0"]["reason"] for line in failed} == {"too few replies: no aggregator ran"}
+    assert not any(site["accepted"] for line in failed for site in line["sites"].values())
     rounds = server.rounds()
+    assert all(outcomes(line) == ["accepted", "accepted", "failed", "accepted"] for line in rounds)
+    assert [row["outcome"] for row in records(server.out)[1:]] == [outcomes(line) for line in rounds]
+    # The table counts the same words.
+    table = server.said.rpartition("unusable")[2]
+    for name in made.sites:
+        found = [line["sites"][name]["outcome"] for line in (*failed, *rounds)]
+        row = re.search(rf"{name} +(?:yes|no) +\d+ s +\d+((?: +\d+){{6}}) ", table)
+        assert row is not None, server.said
+        assert [int(n) for n in row[1].split()] == [found.count(word) for word in OUTCOMES]
     assert rounds[0]["round"] == 1
     assert rounds[0]["attempt"] == len(failed) + 1
     # What it came to is a simulation's with the same agent missing: the attempts that failed left no trace.

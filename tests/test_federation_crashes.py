@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from federations import SLOW, Gate, Process, Server, Sites, federation, records, statuses, until
+from federations import SLOW, Gate, Process, Server, Sites, federation, outcomes, records, statuses, until
 from fedpg import Config
 from fedpg.federation.site import Responder
 from fedpg.flower.demo import SiteProcess
@@ -44,6 +44,7 @@ def test_sites_and_the_server_may_be_killed_stopped_late_and_started_again(
         gate.let(1)
         first = server.at_least(1)[0]
         assert statuses(first) == ["answered", "answered", "answered", "no answer"]
+        assert outcomes(first) == ["accepted", "accepted", "accepted", "absent"]
         assert first["sites"]["site-3"]["reason"] == "not there"
 
         # A late joiner is there from the next round that begins.
@@ -59,6 +60,7 @@ def test_sites_and_the_server_may_be_killed_stopped_late_and_started_again(
             line = server.at_least(4)[3]
             assert statuses(line) == ["answered", "answered", "no answer", "answered"]
             assert line["sites"]["site-2"]["reason"] == "no answer"
+            assert outcomes(line) == ["accepted", "accepted", "absent", "accepted"]
             assert line["seconds"] >= 4.0
 
             # Stopped in the middle of a round, and continued in a later one: what it then sends is stale.
@@ -135,16 +137,17 @@ def test_the_demo_shows_its_sites_live_on_a_terminal(tmp_path: Path):
     os.close(ours)
     shown = screen.decode()
     assert process.returncode == 0, shown[-2000:]
-    assert shown.count("last seen") > 3  # drawn anew, again and again
+    assert shown.count("unusable") > 3  # drawn anew, again and again
     assert "\x1b[1A" in shown  # in its place
     rows = records(tmp_path / "f" / "run")
     assert len(rows) > 3
     plain = re.sub("\x1b[^A-Za-z]*[A-Za-z]", "", shown)
-    last = plain.rpartition("last seen")[2]  # the table as it was left
+    last = plain.rpartition("unusable")[2]  # the table as it was left
+    assert all(word in last for word in ("failed", "absent", "now"))  # none of its columns is cut off
     for i in range(3):
-        row = re.search(rf"site-{i} +yes +\d+ s ago +round {len(rows) - 1} +(\d+) +(\d+)", last)
+        row = re.search(rf"site-{i} +yes +\d+ s +{len(rows) - 1}((?: +\d+){{6}}) +(?:accepted|turned away)", last)
         assert row is not None, last
-        assert int(row[1]) + int(row[2]) == len(rows) - 1
+        assert sum(map(int, row[1].split())) == len(rows) - 1
     assert f"round {len(rows) - 1}, return " in last
     assert all(row["accepted_honest"] >= 2 for row in rows[1:])
     for name in ("site-0", "site-1", "site-2"):

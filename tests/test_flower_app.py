@@ -2,7 +2,7 @@
 
 import json
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -12,6 +12,7 @@ from flwr.app import Context, Error, Message, RecordDict
 from flwr.common.constant import SUPERLINK_NODE_ID
 from flwr.supercore.task_identity import TaskIdentity
 
+from federations import SECRET, LostRecord
 from fedpg.agents import make_problem
 from fedpg.config import ConfigError, make_config
 from fedpg.flower.client_app import app as client_app
@@ -23,15 +24,22 @@ from fedpg.training import train_seeds
 EXAMPLE = Path(__file__).parents[1] / "examples" / "flower-app" / "pyproject.toml"
 
 
-def context(node: int, run_config: dict[str, Any]) -> Context:
-    return Context(run_id=1, node_id=node, node_config={}, state=RecordDict(), run_config=run_config)
+def context(node: int, run_config: dict[str, Any], task: str = "") -> Context:
+    own = {"task": task} if task else {}
+    return Context(run_id=1, node_id=node, node_config=own, state=RecordDict(), run_config=run_config)
 
 
 class HereGrid:
-    """Nodes in this process; one of them may fail."""
+    """Nodes in this process; one of them may fail, and some may have tasks of their own."""
 
-    def __init__(self, nodes: list[int], run_config: dict[str, Any], failing: int | None = None) -> None:
-        self.nodes, self.run_config, self.failing = nodes, run_config, failing
+    def __init__(
+        self,
+        nodes: list[int],
+        run_config: dict[str, Any],
+        failing: int | None = None,
+        tasks: Mapping[int, str] | None = None,
+    ) -> None:
+        self.nodes, self.run_config, self.failing, self.tasks = nodes, run_config, failing, tasks or {}
         self.replies: dict[str, Message] = {}
 
     def get_node_ids(self) -> Iterable[int]:
@@ -45,17 +53,29 @@ class HereGrid:
             if node == self.failing:
                 self.replies[id_] = Message(Error(2, "the app raised an exception"), reply_to=message)
             else:
-                self.replies[id_] = client_app(message, context(node, self.run_config))
+                self.replies[id_] = self.reply(message, node)
             ids.append(id_)
         return ids
+
+    def reply(self, message: Message, node: int) -> Message:
+        try:
+            return client_app(message, context(node, self.run_config, self.tasks.get(node, "")))
+        except Exception as ex:  # as Flower does it
+            return Message(Error(2, str(type(ex)) + ":<'" + str(ex) + "'>"), reply_to=message)
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         return [self.replies.pop(id_) for id_ in message_ids if id_ in self.replies]
 
 
-def test_the_app_trains_as_a_simulation_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+@pytest.fixture
+def in_flower(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What Flower's messages are marked with."""
     for name, value in {"_run_id": 1, "_task_id": 1, "_node_id": SUPERLINK_NODE_ID}.items():
         monkeypatch.setattr(TaskIdentity, name, value)
+
+
+@pytest.mark.usefixtures("in_flower")
+def test_the_app_trains_as_a_simulation_does(tmp_path: Path):
     values = {"agents": 4, "byzantine": 1, "attack": "sign-flipping", "rounds": 3, "out": str(tmp_path / "run")}
     # Nodes have large numbers of Flower's own; the fourth, by number, is agent 3, which is Byzantine.
     grid = HereGrid([2**40, 7, 2**50, 99], values, failing=99)
@@ -72,6 +92,20 @@ def test_the_app_trains_as_a_simulation_does(tmp_path: Path, monkeypatch: pytest
     assert [n for k, n in enumerate(rows[1]["norms"]) if k != 1] == pytest.approx(
         [n for k, n in enumerate(here[1]["norms"]) if k != 1], rel=1e-4
     )
+
+
+@pytest.mark.usefixtures("in_flower")
+def test_the_text_of_an_error_stays_in_the_nodes_own_log(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    """Of the task's step, and of a task that cannot be made."""
+    values = {"agents": 4, "rounds": 1, "quorum": 2, "out": str(tmp_path / "run")}
+    tasks = {30: "federations:failing_cartpole", 40: f"no_such_module:{SECRET}"}
+    server_app(grid=HereGrid([10, 20, 30, 40], values, tasks=tasks), context=context(0, values))  # type: ignore[arg-type]
+    (line,) = map(json.loads, (tmp_path / "run" / "federation.jsonl").read_text().splitlines())
+    assert [site["outcome"] for site in line["sites"].values()][2:] == ["failed", "failed"]
+    assert LostRecord.__name__ in line["sites"]["node-2"]["reason"]
+    assert "ConfigError" in line["sites"]["node-3"]["reason"]
+    assert SECRET not in json.dumps(line)
+    assert [SECRET in logged for logged in caplog.text.split("this round failed here")[1:]] == [True, True]
 
 
 def test_the_examples_keys_are_those_that_are_read():

@@ -30,7 +30,7 @@ from flwr.supercore.protobuf.constants import PROTOBUF_MEDIA_TYPE
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from google.protobuf.message import DecodeError
 
-from federations import Sites, federation
+from federations import SECRET, SHARED, LostRecord, Process, Server, Sites, federation
 from fedpg import Config
 from fedpg.agents import make_broadcast, make_problem
 from fedpg.config import ConfigError
@@ -38,7 +38,8 @@ from fedpg.federation.messages import REPLY, largest
 from fedpg.federation.site import Responder
 from fedpg.flower import warm
 from fedpg.flower.exchange import RECORD, Exchange, status_of
-from fedpg.flower.folder import Federation
+from fedpg.flower.folder import Federation, read_site
+from fedpg.flower.join import join
 from fedpg.flower.ledger import Ledger
 from fedpg.flower.link import PARTS, Link
 from fedpg.flower.web import Server as HttpServer
@@ -198,12 +199,13 @@ def test_whatever_a_server_makes_up_a_site_stays(
     made, _, _ = listening
     said: list[str] = []
     work = PullMessagesResponse(messages_list=[PullMessagesResponse().messages_list.add()])
-    warm._answer(None, None, work, lambda values: {}, said.append, 10**6)  # type: ignore[arg-type]
+    voice = warm.Voice(said.append, said.append, share_errors=False)
+    warm._answer(None, None, work, lambda values: {}, voice, 10**6)  # type: ignore[arg-type]
     assert "not made as agreed on" in said[0]
     sent: list[Any] = []
     monkeypatch.setattr(warm, "fetch", lambda *_: (None, bytes(1001)))
     monkeypatch.setattr(warm, "send_reply", lambda *arguments: bool(sent.append(arguments[3])))
-    warm._answer(None, None, work, lambda values: {}, said.append, 1000)  # type: ignore[arg-type]
+    warm._answer(None, None, work, lambda values: {}, voice, 1000)  # type: ignore[arg-type]
     assert status_of(sent[0].code) == "too large"
     stop = threading.Event()
 
@@ -291,6 +293,19 @@ def test_only_flowers_fleet_api_is_served(listening: tuple[Federation, Link, Led
         assert client.post("/v1/fleet/pull-messages", content=bytes(10**6)).status_code == 413
 
 
+def spied(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Any]]:
+    """All requests that the sites of this process send from now on: (what, the request)."""
+    sent: list[tuple[str, Any]] = []
+    original = FleetHttpClient._unary_unary
+
+    def spy(self: Any, *, path: str, request: Any, **rest: Any) -> Any:
+        sent.append((path.rpartition("/")[2], request))
+        return original(self, path=path, request=request, **rest)
+
+    monkeypatch.setattr(FleetHttpClient, "_unary_unary", spy)
+    return sent
+
+
 def test_one_vector_and_a_few_numbers_leave_a_site(
     listening: tuple[Federation, Link, Ledger],
     monkeypatch: pytest.MonkeyPatch,
@@ -300,14 +315,7 @@ def test_one_vector_and_a_few_numbers_leave_a_site(
     made, link, ledger = listening
     problem = make_problem(made.config)
     size = problem.policy.size
-    sent: list[Any] = []
-    original = FleetHttpClient._unary_unary
-
-    def spy(self: Any, *, path: str, request: Any, **rest: Any) -> Any:
-        sent.append((path.rpartition("/")[2], request))
-        return original(self, path=path, request=request, **rest)
-
-    monkeypatch.setattr(FleetHttpClient, "_unary_unary", spy)
+    sent = spied(monkeypatch)
     stop = threading.Event()
     exchange = Exchange(link, link.nodes, made.config, ledger, stop, deadline=30.0)
     limit = threading.Timer(120, stop.set)  # it asks again and again until somebody answers
@@ -338,3 +346,41 @@ def test_one_vector_and_a_few_numbers_leave_a_site(
     known |= {"push-messages", "push-object", "send-node-heartbeat"}
     assert {what for what, _ in sent} <= known
     assert all(request.ByteSize() < 2000 for what, request in sent if what != "push-object")
+
+
+def test_the_text_of_an_error_stays_at_the_site_unless_that_shares_it(
+    tmp_path: Path,
+    responders: Callable[[Config], Responder],
+    content: Callable[[Path], dict[str, bytes]],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+):
+    """Two sites' tasks fail with an error that quotes a record; one of them was started with --share-errors."""
+    made = federation(tmp_path / "f", agents=4, quorum=2, trajectories=14)
+    sent = spied(monkeypatch)
+    home = made.folder / "sites"
+    words = ("join", str(home / "site-3"), "--task", "federations:sharing_cartpole", "--quiet", "--share-errors")
+    with Sites(made) as sites, Server(made) as server, Process(tmp_path / "site-3.log", *words) as shares:
+        for name in made.sites[:2]:
+            sites.start(name, responders(made.config))
+        site = read_site(home / "site-2")
+        task = "federations:failing_cartpole"
+        sites.run("site-2", lambda: join(site, task, quiet=True, stop=sites.stop))
+        assert server.wait() == 0, server.said
+    assert sites.errors == {}
+    rounds = server.rounds()
+    assert len(rounds) >= 3
+    for line in rounds:
+        assert line["sites"]["site-2"]["outcome"] == line["sites"]["site-3"]["outcome"] == "failed"
+        assert line["sites"]["site-2"]["reason"] == f"failed at the site: {LostRecord.__name__}"
+        assert line["sites"]["site-3"]["reason"] == f"failed at the site: {LostRecord.__name__}: {SHARED}"
+    left = b"".join(request.SerializeToString() for _, request in sent)
+    assert LostRecord.__name__.encode() in left
+    there = content(server.out) | {"what it said": server.said.encode()}
+    for name, found in (there | {"what left the sites": left}).items():
+        assert SECRET.encode() not in found, name
+    # At the site it is printed, however quiet that is.
+    printed = capsys.readouterr()
+    assert SECRET in printed.err
+    assert SECRET not in printed.out
+    assert SHARED in shares.said

@@ -14,7 +14,7 @@ import pytest
 from tensorboardX.proto.event_pb2 import Event
 
 from fedpg import Config, Records, Run, make_config, train_seeds
-from fedpg.agents import STATUSES, Problem
+from fedpg.agents import OUTCOMES, STATUSES, Problem, outcome_of
 from fedpg.aggregators import RULES
 from fedpg.algorithms import Log, first_state
 from fedpg.training.rounds import make_evaluator
@@ -40,6 +40,7 @@ REQUIRED = [
     "norms",
     "seconds",
     "status",
+    "outcome",
 ]
 
 
@@ -76,7 +77,34 @@ def run(problem: Problem, compiled: object, tmp_path_factory: pytest.TempPathFac
 FIVE = make_config(agents=5, byzantine=2, alpha=0.4)
 
 
-def test_precision_and_recall_are_those_of_the_rejected_agents():
+def test_an_agent_has_one_outcome_and_only_who_answered_is_judged():
+    words = {status: [outcome_of(status, accepted) for accepted in (True, False, None)] for status in STATUSES}
+    assert words.pop("answered") == ["accepted", "turned away", "not judged"]
+    assert words.pop("no answer") == ["absent"] * 3
+    assert words.pop("failed at the site") == ["failed"] * 3
+    assert all(found == ["unusable"] * 3 for found in words.values())
+    assert {*OUTCOMES} == {"accepted", "turned away", "not judged", "unusable", "failed", "absent"}
+
+
+def test_each_row_says_what_became_of_each_agent():
+    status = [[0, 0, 1, 2, 3], [4, 5, 6, 7, 0]]
+    records = made_up([[1, 0, 0, 0, 0], [0, 0, 0, 0, 1]], FIVE, status=status)
+    assert column(records, "outcome") == [
+        ["accepted", "turned away", "absent", "unusable", "unusable"],
+        ["failed", "unusable", "unusable", "unusable", "accepted"],
+    ]
+
+
+def test_precision_and_recall_are_of_the_replies_that_the_filter_judged():
+    """Who is absent, or whose reply cannot be used, was not found out by the filter."""
+    accepted = [[1, 1, 0, 0, 0], [1, 1, 0, 0, 0], [1, 1, 1, 0, 0], [1, 1, 0, 1, 0]]
+    status = [[0, 0, 1, 1, 0], [0, 0, 0, 0, 1], [0, 0, 0, 3, 1], [0, 0, 1, 0, 1]]
+    records = made_up(accepted, FIVE, status=status)
+    assert column(records, "precision") == [1.0, 0.5, None, None]
+    assert column(records, "recall") == [1.0, 1.0, None, 0.0]
+
+
+def test_precision_and_recall_are_those_of_the_agents_that_were_turned_away():
     records = made_up([[1, 1, 1, 0, 0], [1, 0, 1, 0, 1], [1, 1, 1, 1, 1], [0, 0, 0, 0, 0], [0, 1, 1, 1, 1]], FIVE)
     assert column(records, "accepted_honest") == [3, 2, 3, 0, 2]
     assert column(records, "accepted_byzantine") == [0, 1, 2, 0, 2]
@@ -143,7 +171,8 @@ def test_every_line_is_strict_json_with_the_required_columns(run: Run):
     rows = [json.loads(line, parse_constant=pytest.fail) for line in lines]
     assert [row["round"] for row in rows] == list(range(len(run.records) + 1))
     assert all(set(REQUIRED) <= set(row) for row in rows[1:])
-    assert all(len(row[name]) == 4 for row in rows[1:] for name in ("status", "distances", "norms", "accepted"))
+    each = ("status", "outcome", "distances", "norms", "accepted")
+    assert all(len(row[name]) == 4 for row in rows[1:] for name in each)
     assert rows == list(run.records.rows())
 
 

@@ -85,6 +85,21 @@ STATUSES = (
     *("failed at the site", "wrong type", "wrong round", "too large"),
 )
 """What the border check said of a reply. Only those that answered reach a filter."""
+OUTCOMES = ("accepted", "turned away", "not judged", "unusable", "failed", "absent")
+"""What became of an agent in a round: the words of all records and tables."""
+
+
+def outcome_of(status: str, accepted: bool | None) -> str:
+    """One of OUTCOMES, by one of STATUSES and the aggregator's verdict; None if no aggregator ran."""
+    if status == "no answer":
+        return "absent"
+    if status == "failed at the site":
+        return "failed"
+    if status != "answered":
+        return "unusable"
+    if accepted is None:
+        return "not judged"
+    return "accepted" if accepted else "turned away"
 
 
 class Replies(NamedTuple):

@@ -93,6 +93,9 @@ class Join:
     """Allow --insecure to another machine."""
     quiet: bool = False
     """Say only what went wrong."""
+    share_errors: bool = False
+    """Send the server the text of an error of this site's task, which may quote its data; by default the server is
+    told the kind of the error only, and the text is printed here."""
 
 
 @dataclass(frozen=True)
@@ -178,7 +181,7 @@ def run_join(command: Join) -> int:
     warn_insecure(command.insecure)
     stop = threading.Event()
     with on_signal(stop, "leaving after this round"):
-        join(site, command.task, command.insecure, command.force, command.quiet, stop)
+        join(site, command.task, command.insecure, command.force, command.quiet, stop, command.share_errors)
     return 0
 
 

@@ -34,7 +34,7 @@ class Train:
     out: Path | None = None
     """The run folder; by default a new one under `runs/`."""
     resume: bool = False
-    """Go on with the run in `--out` from its checkpoint, or start it if there is none."""
+    """Go on with the run in `--out` from its checkpoint, or start it if it has written nothing yet."""
     quiet: bool = False
     """No progress, only the summary."""
 

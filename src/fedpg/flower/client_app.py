@@ -2,12 +2,14 @@
 
 import dataclasses
 import functools
+import logging
 from typing import Any
 
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from fedpg.agents import make_problem
+from fedpg.federation.messages import MessageError
 from fedpg.federation.site import Responder, make_responder
 from fedpg.flower.exchange import RECORD
 from fedpg.flower.run_config import read_run_config
@@ -15,9 +17,24 @@ from fedpg.flower.run_config import read_run_config
 app = ClientApp()
 
 
+class SiteError(RuntimeError):
+    """The kind of an error at this node: Flower sends an error's text to the server."""
+
+
 @app.train()
 def train(message: Message, context: Context) -> Message:
     """A gradient from this node's own task: `task` in its node-config, or else that of the run."""
+    try:
+        return _answer(message, context)
+    except MessageError:  # it quotes the server's message, and nothing of this node
+        raise
+    except Exception as error:
+        logging.getLogger(__name__).error("this round failed here", exc_info=error)
+        # The text may quote what the environment knows.
+        raise SiteError(f"{type(error).__name__}; its text is in the node's own log") from None
+
+
+def _answer(message: Message, context: Context) -> Message:
     settings = tuple(sorted(context.run_config.items()))
     respond = _responder(settings, str(context.node_config.get("task", "")))
     values: Any = message.content[RECORD]

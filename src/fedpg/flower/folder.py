@@ -304,5 +304,6 @@ This folder makes you a site of the federation at {address}. `site.key` is your 
     fedpg join . --task package.module:factory
 
 `factory` makes your own Gymnasium environment, with observations and actions of the sizes of {task}. What leaves this
-machine is one gradient per round, with its mean return, number of steps and time; never a trajectory.
+machine is one gradient per round, with its mean return, number of steps and time; never a trajectory. If the
+environment raises an error, the server is told its kind; the text stays here, unless you add `--share-errors`.
 """

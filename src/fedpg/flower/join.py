@@ -3,6 +3,7 @@
 import dataclasses
 import os
 import ssl
+import sys
 import threading
 import time
 from pathlib import Path
@@ -27,8 +28,9 @@ def join(
     force: bool = False,
     quiet: bool = False,
     stop: threading.Event | None = None,
+    share_errors: bool = False,
 ) -> None:
-    """Answer the rounds of a federation until `stop`."""
+    """Answer the rounds of a federation until `stop`; the text of an error leaves the site with `share_errors` only."""
     refuse_open(split_address(site.address)[0], insecure, force)
     key = read_site_key(site.folder / "site.key")
     try:
@@ -40,6 +42,9 @@ def join(
             ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=certificates.decode("ascii"))
         except (ssl.SSLError, ValueError) as error:
             raise StorageError(f"{site.folder / 'ca.crt'} is no certificate: {error}. Get the folder again") from error
+
+    def warn(text: str) -> None:
+        print(f"{time.strftime('%H:%M:%S')} {site.name}: {text}", file=sys.stderr, flush=True)
 
     def say(text: str) -> None:
         if not quiet:
@@ -60,7 +65,8 @@ def join(
         )
     responder = make_responder(problem, site.agent)
     address = Address(site.address, certificates, key)
-    run_site(address, responder, say, stop or threading.Event(), largest(site.parameters))
+    stop = stop or threading.Event()
+    run_site(address, responder, say, stop, largest(site.parameters), warn, share_errors)
     say("left")
 
 

@@ -5,13 +5,13 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedpg.agents import STATUSES
+from fedpg.agents import OUTCOMES, STATUSES, outcome_of
 from fedpg.storage import StorageError
 
 if TYPE_CHECKING:
@@ -30,8 +30,7 @@ class Row:
     connected: bool = False
     seen: float | None = None  # time.monotonic() of its last sign of life
     replied: int = 0  # the last round it replied to
-    accepted: int = 0  # rounds
-    rejected: int = 0
+    counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(OUTCOMES, 0))  # rounds, and attempts at one
     state: str = "not connected yet"
 
 
@@ -64,21 +63,12 @@ class Ledger:
     def decided(self, round_: "Round", accepted: np.ndarray, status: np.ndarray) -> None:
         """The filter has decided on a round."""
         with self._lock:
-            for agent, row in enumerate(self.rows):
-                if accepted[agent]:
-                    row.accepted += 1
-                    row.state = "accepted"
-                else:
-                    row.rejected += 1
-                    row.state = self._why(round_, agent, STATUSES[int(status[agent])])
-            self._write(round_, True, [bool(a) for a in accepted])
+            self._enter(round_, [STATUSES[int(s)] for s in status], [bool(a) for a in accepted])
 
     def failed(self, round_: "Round", quorum: int) -> None:
         """A round had no quorum."""
         with self._lock:
-            for agent, status in enumerate(round_.statuses):
-                self.rows[agent].state = self._why(round_, agent, status)
-            self._write(round_, False, [False] * len(self.rows))
+            self._enter(round_, round_.statuses, None)
         self.say(
             f"round {round_.number}: {round_.usable} usable replies, {quorum} are needed: nothing changed, asking again"
         )
@@ -134,25 +124,35 @@ class Ledger:
             self._append({"round": self.round, "event": event, "site": name, "reason": reason})
         self.say(f"{name or 'a stranger'}: {event}: {reason}")
 
-    def _why(self, round_: "Round", agent: int, status: str) -> str:
-        if status == "answered":
-            return "outvoted by the filter"
-        if status == "no answer":
-            return "no answer" if agent in self._asked else "not there"
-        return f"{status}: {round_.reasons.get(agent, '')}".rstrip(": ")
-
-    def _write(self, round_: "Round", quorum: bool, accepted: list[bool]) -> None:
+    def _enter(self, round_: "Round", statuses: list[str], accepted: list[bool] | None) -> None:
+        """What became of every site, in the table and in the file; `accepted` is None if no aggregator ran."""
         sites: dict[str, Any] = {}
-        for agent, (row, status) in enumerate(zip(self.rows, round_.statuses, strict=True)):
+        for agent, (row, status) in enumerate(zip(self.rows, statuses, strict=True)):
+            verdict = None if accepted is None else accepted[agent]
+            outcome, reason = outcome_of(status, verdict), self._why(round_, agent, status, verdict)
+            row.counts[outcome] += 1
+            row.state = outcome if status == "answered" else f"{outcome}: {reason.removeprefix('failed at the site: ')}"
             sites[row.name] = {
+                "outcome": outcome,
                 "status": status,
-                "accepted": accepted[agent],
-                "reason": "" if accepted[agent] else self._why(round_, agent, status),
+                "accepted": bool(verdict),
+                "reason": reason,
                 "seconds": round_.seconds.get(agent),
             }
         took = round(time.monotonic() - round_.began, 3)
+        quorum = accepted is not None
         line = {"round": round_.number, "attempt": self._attempt, "quorum": quorum, "seconds": took, "sites": sites}
         self._append(line)
+
+    def _why(self, round_: "Round", agent: int, status: str, accepted: bool | None) -> str:
+        """Why a site was not accepted; nothing if it was."""
+        if status == "answered":
+            if accepted is None:
+                return "too few replies: no aggregator ran"
+            return "" if accepted else "the filter did not accept it"
+        if status == "no answer":
+            return "no answer" if agent in self._asked else "not there"
+        return f"{status}: {round_.reasons.get(agent, '')}".rstrip(": ")
 
     def _append(self, line: dict[str, Any]) -> None:
         if self.path is None:

@@ -12,6 +12,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from fedpg.agents import OUTCOMES
 from fedpg.config import Config
 from fedpg.flower.ledger import Ledger
 from fedpg.screen import make_console
@@ -79,22 +80,25 @@ class TableLines(Lines):
             last = text
 
 
-FINE = ("accepted", "asked", "replied", "connected")
+FINE = ("accepted", "not judged", "asked", "replied", "connected")
+"""States that are no site's fault."""
 
 
 def make_table(ledger: Ledger) -> Table:
-    """A row per site."""
-    table = Table(title=f"round {ledger.round}", box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in ("site", "connected", "last seen", "last reply", "accepted", "rejected", "now"):
-        table.add_column(
-            name, justify="left" if name in ("site", "connected", "now") else "right", no_wrap=name != "now"
-        )
+    """A row per site, with how often it came to each outcome."""
+    table = Table(title=f"round {ledger.round}", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("site", no_wrap=True)
+    table.add_column("online", no_wrap=True)
+    # In two lines where that is narrower: there is room for what a site does now on a terminal of 100 columns.
+    for name in ("last\nseen", "last\nreply", *(outcome.replace(" ", "\n") for outcome in OUTCOMES)):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("now", overflow="fold")
     for row in list(ledger.rows):
-        seen = "" if row.seen is None else f"{time.monotonic() - row.seen:.0f} s ago"
-        replied = f"round {row.replied}" if row.replied else ""
         yes = Text("yes", "green") if row.connected else Text("no", "red")
+        seen = "" if row.seen is None else f"{time.monotonic() - row.seen:.0f} s"
+        counts = [str(row.counts[outcome]) for outcome in OUTCOMES]
         state = Text(row.state, "" if row.state in FINE else "yellow")
-        table.add_row(row.name, yes, seen, replied, str(row.accepted), str(row.rejected), state)
+        table.add_row(row.name, yes, seen, str(row.replied or ""), *counts, state)
     return table
 
 

@@ -57,18 +57,33 @@ class Address(NamedTuple):
     key: ec.EllipticCurvePrivateKey
 
 
+class Voice(NamedTuple):
+    """What a site says, and to whom."""
+
+    say: Callable[[str], None]  # here: what it does
+    warn: Callable[[str], None]  # here: what went wrong
+    share_errors: bool  # whether the server is told the text of the task's errors, or their kind only
+
+
 def run_site(
-    address: Address, respond: Responder, say: Callable[[str], None], stop: threading.Event, most: int
+    address: Address,
+    respond: Responder,
+    say: Callable[[str], None],
+    stop: threading.Event,
+    most: int,
+    warn: Callable[[str], None] | None = None,
+    share_errors: bool = False,
 ) -> None:
     """Answer the server until `stop`, if its messages have at most so many bytes; connects again by itself, sooner at
     first, later if it does not help."""
+    voice = Voice(say, warn or say, share_errors)
     failures = 0
     known = threading.Event()  # set once the server has taken this site
     while not stop.is_set():
         began = time.monotonic()
         try:
             with _client(address) as client:
-                _serve(client, address, respond, say, stop, most, known)
+                _serve(client, address, respond, voice, stop, most, known)
         except (httpx.InvalidURL, UnicodeError) as error:
             raise ConfigError(f"{address.server} is no address that can be reached: {error}") from error
         except (httpx.TransportError, httpx.HTTPStatusError, ValueError) as error:
@@ -77,7 +92,7 @@ def run_site(
             explain(error, address, known.is_set())
             failures = 0 if time.monotonic() - began > LONGEST else failures + 1
             wait = min(LONGEST, 0.5 * 2 ** min(failures - 1, 10)) * random.uniform(0.8, 1.2)
-            say(f"no connection to {address.server} ({_short(error)}); trying again in {wait:.1f} s")
+            voice.warn(f"no connection to {address.server} ({_short(error)}); trying again in {wait:.1f} s")
             stop.wait(wait)
 
 
@@ -119,7 +134,7 @@ def _serve(
     client: FleetHttpClient,
     address: Address,
     respond: Responder,
-    say: Callable[[str], None],
+    voice: Voice,
     stop: threading.Event,
     most: int,
     known: threading.Event,
@@ -127,7 +142,7 @@ def _serve(
     """One connection, from its beginning to its end."""
     node = _activate(client, address)
     known.set()
-    say(f"connected to {address.server}; waiting for a round")
+    voice.say(f"connected to {address.server}; waiting for a round")
     over = threading.Event()
     heart = threading.Thread(target=_beat, args=(client, node, over), daemon=True)
     heart.start()
@@ -136,7 +151,7 @@ def _serve(
             began = time.monotonic()
             work = client.PullMessages(PullMessagesRequest(node=node))
             if work.messages_list:
-                _answer(client, node, work, respond, say, most)
+                _answer(client, node, work, respond, voice, most)
             elif time.monotonic() - began < PAUSE:
                 stop.wait(PAUSE)
         with suppress(httpx.HTTPError):
@@ -172,32 +187,36 @@ def _answer(
     node: Node,
     work: PullMessagesResponse,
     respond: Responder,
-    say: Callable[[str], None],
+    voice: Voice,
     most: int,
 ) -> None:
     try:
         message, raw = fetch(client, node, work)
     except MessageError as error:  # there is nothing that could be replied to
-        say(f"the server's message cannot be used: {error}")
+        voice.warn(f"the server's message cannot be used: {error}")
         time.sleep(PAUSE)
         return
     began = time.monotonic()
     content: RecordDict | Error
+    said = ""
     try:
         if len(raw) > most:
             raise MessageError("too large", f"a message of {len(raw)} bytes, where {most} are enough")
         values: dict[str, Any] = dict(ConfigRecord.inflate(raw))
         content = RecordDict({RECORD: ConfigRecord(respond(values))})
         said = f"round {values['round']}: replied after {time.monotonic() - began:.2f} s"
-    except MessageError as error:
+    except MessageError as error:  # it quotes the server's message, and nothing of this site
         content = Error(code_of(STATUSES[error.status]), str(error))
-        said = f"the server's message cannot be used: {error}"
+        voice.warn(f"the server's message cannot be used: {error}")
     except Exception as error:  # of the task: the server is told, and the site stays
-        content = Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, f"{type(error).__name__}: {error}"[:500])
-        said = f"this round failed here: {type(error).__name__}: {error}"
-    if not send_reply(client, node, message, content, time.monotonic() - began):
-        said += ", too late: the round was over"
-    say(said)
+        kind = type(error).__name__
+        # The text may quote what the environment knows.
+        told = f"{kind}: {error}"[:500] if voice.share_errors else kind
+        content = Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, told)
+        voice.warn(f"this round failed here: {kind}: {error}")
+    taken = send_reply(client, node, message, content, time.monotonic() - began)
+    if said:
+        voice.say(said if taken else f"{said}, too late: the round was over")
 
 
 def fetch(client: FleetHttpClient, node: Node, work: PullMessagesResponse) -> tuple[Message, bytes]:

@@ -16,6 +16,9 @@ from fedpg.training.records import Records
 
 FILE = "checkpoint.safetensors"
 COLUMNS = (*Log._fields, "seconds")
+RECORDS = "records.jsonl"
+AFTERWARDS = (RECORDS, "policy.safetensors", "policy-uniform.safetensors")
+"""What a run writes only when there is a checkpoint."""
 
 
 def save_checkpoint(folder: Path, config: Config, seed: int, state: State, records: Records) -> None:
@@ -27,9 +30,7 @@ def save_checkpoint(folder: Path, config: Config, seed: int, state: State, recor
 def load_checkpoint(folder: Path, problem: Problem, seed: int) -> tuple[State, Records]:
     """The state and records to go on from, checked against what this run must have."""
     path = folder / FILE
-    tensors, about = load_tensors(path, "checkpoint")
-    if _comparable(about["settings"]) != _comparable(to_json(problem.config)) or about.get("seed") != seed:
-        raise StorageError(f"{path} belongs to a run with other settings or another seed")
+    tensors = _read(path, problem.config, seed)
     like = first_state(problem, seed)
     names = _named(like)
     wanted = {name: (value.dtype, value.shape) for name, value in names.items()}
@@ -44,6 +45,50 @@ def load_checkpoint(folder: Path, problem: Problem, seed: int) -> tuple[State, R
     plain = jax.tree.unflatten(jax.tree.structure(like), leaves)
     state = plain._replace(key=jax.random.wrap_key_data(plain.key, impl="threefry2x32"))
     return state, Records(problem.config, columns)
+
+
+def check_progress(folder: Path, config: Config, seed: int) -> None:
+    """Refuse a run folder that holds more than its checkpoint: the rounds to come would overwrite that.
+
+    A run writes its checkpoint first, so a kill at any moment leaves none of what is refused here.
+    """
+    path = folder / FILE
+    if not path.exists():
+        left = [name for name in AFTERWARDS if (folder / name).exists()]
+        if left:
+            raise StorageError(
+                f"{path} is missing, and starting again would overwrite what that run left ({', '.join(left)}): put "
+                f"the checkpoint back, or begin a new run: move {folder} away, or give another --out"
+            )
+        return
+    rounds = int(_read(path, config, seed)[".round"])
+    reached = _rounds_in(folder / RECORDS)
+    if reached > rounds:
+        raise StorageError(
+            f"{path} is of round {rounds}, and {RECORDS} beside it reaches round {reached}: it is not the run's last "
+            f"checkpoint. Put that back; or, to do the rounds after {rounds} again, move {RECORDS} away"
+        )
+
+
+def _rounds_in(records: Path) -> int:
+    """The rounds in a file of records, whose first row is before the first of them."""
+    try:
+        with open(records, "rb") as file:
+            return sum(1 for line in file if line.strip()) - 1
+    except FileNotFoundError:
+        return 0
+    except OSError as error:
+        raise StorageError(f"cannot read {records}: {error.strerror or error}") from error
+
+
+def _read(path: Path, config: Config, seed: int) -> dict[str, np.ndarray]:
+    """The tensors of a checkpoint of this run."""
+    tensors, about = load_tensors(path, "checkpoint")
+    if _comparable(about["settings"]) != _comparable(to_json(config)) or about.get("seed") != seed:
+        raise StorageError(f"{path} belongs to a run with other settings or another seed")
+    if ".round" not in tensors or tensors[".round"].shape:
+        raise StorageError(f"{path} is damaged: it does not say of which round it is")
+    return tensors
 
 
 def _comparable(settings: dict[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fedpg.agents import STATUSES
+from fedpg.agents import STATUSES, outcome_of
 from fedpg.aggregators import RULES
 from fedpg.algorithms import Log
 from fedpg.config import Config
@@ -76,8 +76,12 @@ class Records:
         steps = _running(c["agent_steps"].astype(np.int64) + c["server_steps"] + c["test_steps"])
         counted = self.trajectories
         for i in range(len(self)):
-            rejected = config.agents - int(honest[i] + byzantine[i])
-            caught = config.byzantine - int(byzantine[i])
+            status = [STATUSES[s] for s in c["status"][i]]
+            outcome = [outcome_of(s, bool(a)) for s, a in zip(status, c["accepted"][i], strict=True)]
+            turned_away = outcome.count("turned away")
+            liars = outcome[config.agents - config.byzantine :]
+            caught = liars.count("turned away")
+            judged = caught + liars.count("accepted")
             yield {
                 "round": int(c["round"][i]),
                 "trajectories": int(counted[i + 1]),
@@ -95,14 +99,15 @@ class Records:
                 "threshold": _number(c["threshold"][i]),
                 "accepted_honest": int(honest[i]),
                 "accepted_byzantine": int(byzantine[i]),
-                "precision": caught / rejected if rejected else None,
-                "recall": caught / config.byzantine if config.byzantine else None,
+                "precision": caught / turned_away if turned_away else None,
+                "recall": caught / judged if judged else None,
                 "gradient_norm": _number(c["gradient_norm"][i]),
                 "steps": int(steps[i + 1]),
                 "seconds": _number(c["seconds"][i]),
                 "centre": int(c["centre"][i]),
                 "accepted": c["accepted"][i].tolist(),
-                "status": [STATUSES[s] for s in c["status"][i]],
+                "status": status,
+                "outcome": outcome,
                 "distances": [_number(x) for x in c["distances"][i]],
                 "norms": [_number(x) for x in c["norms"][i]],
             }

@@ -24,7 +24,7 @@ from fedpg.environments import Environment, Factory, Pool, make_environment
 from fedpg.environments.simulators import KEPT, cores
 from fedpg.policies import Params, Policy
 from fedpg.storage import UNFINISHED, StorageError, read_config, remove_unfinished, write_config
-from fedpg.training.checkpoint import FILE, load_checkpoint, save_checkpoint, save_policy
+from fedpg.training.checkpoint import FILE, RECORDS, check_progress, load_checkpoint, save_checkpoint, save_policy
 from fedpg.training.events import Events
 from fedpg.training.progress import Reporter, Silent, Snapshot
 from fedpg.training.records import Records
@@ -144,7 +144,10 @@ def train_seeds(
             for seed in seeds:
                 held.enter_context(alone_in(folders[seed]))
             far = sites is not None
-            jobs = [pool.submit(_train_one, problem, advance, s, folders[s], reporter, stop, far) for s in seeds]
+            starts = {seed: start_of(problem, seed, folders[seed]) for seed in seeds}
+            jobs = [
+                pool.submit(_train_one, problem, advance, s, folders[s], starts[s], reporter, stop, far) for s in seeds
+            ]
             try:
                 return [job.result() for job in jobs]
             except BaseException as error:
@@ -173,7 +176,7 @@ def new_folder(config: Config) -> Path:
 
 
 def check_folder(folder: Path, config: Config, seed: int, resume: bool) -> None:
-    """Refuse a folder that holds something else."""
+    """Refuse a folder that holds something else, or more than a resumed run would go on from."""
     try:
         exists = folder.exists()
     except OSError as error:
@@ -190,6 +193,7 @@ def check_folder(folder: Path, config: Config, seed: int, resume: bool) -> None:
             raise StorageError(
                 f"{folder} runs to {theirs.trajectories} trajectories; a resumed run can be made longer, not shorter"
             )
+        check_progress(folder, config, seed)
         return
     if exists and (not folder.is_dir() or any(not p.name.endswith(UNFINISHED) for p in folder.iterdir())):
         hint = "give another --out"
@@ -231,14 +235,26 @@ def alone_in(folder: Path) -> Iterator[None]:
         os.close(handle)
 
 
+def start_of(problem: Problem, seed: int, folder: Path) -> tuple[State, Records]:
+    """What a run goes on from: its checkpoint, or the beginning."""
+    check_progress(folder, problem.config, seed)  # again: before the folder was locked, another process may have run
+    if (folder / FILE).exists():
+        return load_checkpoint(folder, problem, seed)
+    return first_state(problem, seed), Records(problem.config)
+
+
 def _train_one(
-    problem: Problem, advance: Advance, seed: int, folder: Path, reporter: Reporter, stop: threading.Event, far: bool
+    problem: Problem,
+    advance: Advance,
+    seed: int,
+    folder: Path,
+    start: tuple[State, Records],
+    reporter: Reporter,
+    stop: threading.Event,
+    far: bool,
 ) -> Run:
     config = problem.config
-    if (folder / FILE).exists():
-        state, records = load_checkpoint(folder, problem, seed)
-    else:
-        state, records = first_state(problem, seed), Records(config)
+    state, records = start
     remove_unfinished(folder)
     write_config(folder, config, seed)  # a resumed run may have been made longer
     began = saved = time.monotonic()
@@ -246,14 +262,14 @@ def _train_one(
     rounds, limit = 1, jnp.int32(config.trajectories)
     with Events(folder, first=len(records) + 1) as events:
         while not _finished(config, state) and not stop.is_set():
-            start = time.monotonic()
+            asked = time.monotonic()
             try:
                 done, state, log = jax.block_until_ready(advance(state, jnp.int32(rounds), limit))
             except BaseException:  # of the task, or of another seed's: what has been done so far is kept
                 save_checkpoint(folder, config, seed, state, records)
-                records.save(folder / "records.jsonl")
+                records.save(folder / RECORDS)
                 raise
-            spent = time.monotonic() - start
+            spent = time.monotonic() - asked
             if not int(done):  # it was asked to stop
                 continue
             records.extend(log, int(done), spent)
@@ -264,13 +280,13 @@ def _train_one(
             # A round of agents elsewhere is dear: none of them is done twice.
             if far or time.monotonic() - saved > SECONDS_PER_CHECKPOINT:
                 save_checkpoint(folder, config, seed, state, records)
-                records.save(folder / "records.jsonl")
+                records.save(folder / RECORDS)
                 saved = time.monotonic()
         save_checkpoint(folder, config, seed, state, records)
         records.last_test = last_test(problem, None if far else advance, state)
         events.write_last(records)
     seconds = time.monotonic() - began
-    records.save(folder / "records.jsonl")
+    records.save(folder / RECORDS)
     save_policy(folder / "policy.safetensors", config, problem.policy, state.theta)
     save_policy(folder / "policy-uniform.safetensors", config, problem.policy, state.output)
     return Run(
