@@ -3,6 +3,7 @@
 import ctypes
 import dataclasses
 import gc
+import resource
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -16,19 +17,35 @@ import compiling  # noqa: F401 (before the package: XLA reads its flags when tha
 import fedpg.training.run
 from fedpg import Config, make_config
 from fedpg.agents import Problem, make_problem
+from fedpg.environments import Pool
 from fedpg.federation.site import Responder, make_responder
 from fedpg.training.rounds import Advance, compile_rounds
 from tiny import TINY
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files that start servers and processes come first: they wait a lot, and nobody should wait for them alone."""
+    first = {item.path for item in items if item.get_closest_marker("network") or item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in first)
+
+
 @pytest.fixture(scope="module", autouse=True)
 def _give_memory_back() -> Iterator[None]:
-    """What one file has compiled is of no use to the next, and is on disk if it is."""
+    """Compiled programs stay in memory until they are forgotten; not after every file, for that takes a second."""
     yield
-    jax.clear_caches()
-    gc.collect()
-    if sys.platform == "linux":
-        getattr(ctypes.CDLL(None), "malloc_trim", lambda _: None)(0)
+    if resident() > 0.8e9:
+        jax.clear_caches()
+        gc.collect()
+        if sys.platform == "linux":
+            getattr(ctypes.CDLL(None), "malloc_trim", lambda _: None)(0)
+
+
+def resident() -> float:
+    """Bytes of this process that are in memory; where nobody says so, as many as can be."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * float(resource.getpagesize())
+    except OSError:
+        return float("inf")
 
 
 @pytest.fixture(scope="session")
@@ -40,16 +57,22 @@ def tiny() -> Callable[..., Problem]:
 @pytest.fixture(scope="module")
 def compiled() -> Iterator[Callable[[Problem], Advance]]:
     """`compile_rounds`, here and in training, but once per problem in this file: tracing takes longer than tests."""
-    known: dict[Any, Advance] = {}
+    known: dict[Any, tuple[Problem, Advance]] = {}
 
     def once(problem: Problem) -> Advance:
         # The length of a run is an argument of the compiled function. A function of the user's has no name of its own.
         settings = dataclasses.replace(problem.config, trajectories=1)
         own = problem.attack if ":" in problem.config.attack else None
-        key = (settings, own, id(problem.environment))
+        task: Any = problem.environment
+        # Every run has a copy of a simulated task, for its teams and its failures; the clock is that of all copies.
+        pool = isinstance(task, Pool)
+        key = (settings, own, *((id(task.clock), task.teams) if pool else (id(task),)))
         if key not in known:
-            known[key] = compile_rounds(problem)
-        return known[key]
+            known[key] = problem, compile_rounds(problem)
+        first, advance = known[key]
+        if isinstance(first.environment, Pool):
+            first.environment.failures.clear()
+        return advance
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fedpg.training.run, "compile_rounds", once)

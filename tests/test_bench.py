@@ -11,6 +11,8 @@ from fedpg.agents import make_problem
 from fedpg.bench import pool as bench
 from fedpg.config import make_config
 
+pytestmark = pytest.mark.slow
+
 
 class Counting:
     """A simulator that only counts."""

@@ -82,6 +82,7 @@ def module_of(block: Code) -> tuple[str, dict[str, Any]]:
     return name, dict(vars(importlib.import_module(name))) if named[2] == ".py" else {"__name__": f"{name}.new"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("block", PYTHON, ids=lambda block: block.where)
 def test_every_block_of_python_runs_and_what_it_defines_works(
     block: Code, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -341,6 +341,7 @@ CARTPOLE = make_environment("CartPole-v1")
 REACHING = probes.reaching_environment(steps=7)
 
 
+@pytest.mark.kernels
 @pytest.mark.parametrize(("task", "width"), [("discrete", 16), ("gaussian", 16)])
 def test_an_episode_depends_on_its_key_alone(task, width):
     """To rounding: XLA may divide other numbers of episodes into other vectors, and sum their products differently."""

@@ -22,6 +22,8 @@ from fedpg.flower import warm
 from fedpg.flower.exchange import RECORD
 from fedpg.training import train_seeds
 
+pytestmark = pytest.mark.network
+
 
 def test_a_federation_trains_as_a_simulation_does(tmp_path: Path, responders: Callable[[Config], Responder]):
     """Ten sites, three of them flip signs; over TLS, with keys, the server in a process of its own."""

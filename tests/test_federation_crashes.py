@@ -15,10 +15,14 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from federations import SLOW, Gate, Process, Server, Sites, federation, outcomes, records, statuses, until
 from fedpg import Config
 from fedpg.federation.site import Responder
 from fedpg.flower.demo import SiteProcess
+
+pytestmark = pytest.mark.network
 
 
 def test_sites_and_the_server_may_be_killed_stopped_late_and_started_again(

@@ -21,6 +21,8 @@ from fedpg.flower.server_app import app as server_app
 from fedpg.flower.server_app import numbered
 from fedpg.training import train_seeds
 
+pytestmark = pytest.mark.network
+
 EXAMPLE = Path(__file__).parents[1] / "examples" / "flower-app" / "pyproject.toml"
 
 

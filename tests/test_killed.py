@@ -17,7 +17,7 @@ from fedpg.agents import Problem
 from fedpg.training.checkpoint import FILE
 from same import POLICIES, SEED, same_run, tensor_bits
 
-pytestmark = pytest.mark.usefixtures("compiled")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("compiled")]
 AsOptions = Callable[[Config], list[str]]
 Start = Callable[[Path], "subprocess.Popen[str]"]
 

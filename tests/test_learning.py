@@ -11,6 +11,8 @@ import pytest
 import fedpg
 from fedpg import Run
 
+pytestmark = pytest.mark.slow
+
 # Most of the time goes into compiling. With this much optimisation it is half of that, and runs are as fast.
 a_little = functools.partial(
     jax.jit, compiler_options={"xla_backend_optimization_level": 1, "xla_cpu_use_fusion_emitters": False}

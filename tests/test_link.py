@@ -44,6 +44,8 @@ from fedpg.flower.ledger import Ledger
 from fedpg.flower.link import PARTS, Link
 from fedpg.flower.web import Server as HttpServer
 
+pytestmark = pytest.mark.network
+
 
 @pytest.fixture  # one for each test: Flower's messages bear the run of the link that was made last in this process
 def listening(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Federation, Link, Ledger]]:

@@ -144,6 +144,7 @@ def test_one_bad_seed_of_several_stops_all_before_anything_is_written(
     assert not (out / "seed-1").exists()
 
 
+@pytest.mark.network
 def test_a_server_whose_checkpoint_is_gone_does_not_start(tmp_path: Path, content: Content):
     made = federation(tmp_path / "f", agents=4)
     out = made.folder / "run"

@@ -20,6 +20,8 @@ from fedpg.environments import Environment, Pool, lanes, make_environment, rollo
 from fedpg.environments.tasks import gymnasium_pool, has_envpool
 from gym_probes import Walk
 
+pytestmark = pytest.mark.simulators
+
 # Tasks by name
 
 

@@ -12,6 +12,8 @@ from fedpg.environments.simulators import EnvPoolSimulator
 from fedpg.environments.tasks import gymnasium_pool
 from probes import play, policy_for
 
+pytestmark = pytest.mark.simulators
+
 
 def mujoco_state(hidden: int):
     """Sets a MuJoCo task to an observation, which lacks as many coordinates of the place."""

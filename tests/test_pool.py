@@ -19,6 +19,8 @@ from fedpg.trajectories import Trajectories
 from gym_probes import LIMIT, Trouble, Walk
 from probes import play, policy_for
 
+pytestmark = [pytest.mark.simulators, pytest.mark.kernels]
+
 # Episodes
 
 

@@ -35,6 +35,8 @@ from fedpg.training.run import alone_in
 from stored import stored_run
 from tiny import TINY
 
+pytestmark = pytest.mark.slow
+
 Capture = pytest.CaptureFixture[str]
 LENGTH = 60
 

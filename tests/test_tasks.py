@@ -17,13 +17,13 @@ import fedpg
 import fedpg.training.run
 import gym_probes
 import probes
-from fedpg import Config, ConfigError, Run, make_config, train_seeds
+from fedpg import Config, ConfigError, Run, columns, make_config, train_seeds
 from fedpg.agents import SEASON, Problem, make_problem
 from fedpg.config import SimulationError
 from fedpg.environments import make_environment
 from fedpg.environments.tasks import gymnasium_pool
 from fedpg.play import render
-from fedpg.training.progress import Snapshot
+from fedpg.training.progress import Silent, Snapshot
 from fedpg.training.rounds import make_evaluator
 from gym_probes import Trouble, Walk
 from same import StopAt, bits, same_run
@@ -192,6 +192,7 @@ def test_slow_environments_are_made_once_a_season(cheetah: Undisturbed):
     assert sum(cheetah.made) == 2 * round_ + config.test_episodes
 
 
+@pytest.mark.kernels
 @pytest.mark.usefixtures("one_round_per_call")
 @pytest.mark.parametrize(("name", "rounds"), [("lander", 1), ("lander", 4), ("cheetah", 5), ("cheetah", SEASON + 1)])
 def test_a_run_outside_jax_goes_on_as_if_nothing_had_happened(
@@ -209,10 +210,30 @@ def test_a_run_outside_jax_goes_on_as_if_nothing_had_happened(
     same_run(train_seeds(undisturbed.problem, [SEED], tmp_path / "run", resume=True)[0], undisturbed.run)
 
 
+@pytest.mark.kernels
 def test_seeds_that_share_a_simulator_are_what_they_are_alone(cheetah: Undisturbed, tmp_path: Path):
     both = in_time(lambda: train_seeds(cheetah.problem, [8, SEED], tmp_path / "runs"))
     same_run(both[1], cheetah.run)
     assert bits(both[0].policy.params) != bits(both[1].policy.params)
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_a_library_whose_products_depend_on_the_company_is_named_and_the_run_goes_on(
+    alone: bool, troubled: tuple[Problem, Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    class Notes(Silent):
+        def __init__(self) -> None:
+            self.said: list[str] = []
+
+        def note(self, text: str) -> None:
+            self.said.append(text)
+
+    if not alone:
+        monkeypatch.setattr(columns, "place_is_nothing", lambda shape, tile: False)
+    notes = Notes()
+    run = train_seeds(troubled[0], [SEED], tmp_path / "run", reporter=notes)[0]
+    assert run.finished
+    assert sum("NumPy's products" in text for text in notes.said) == (not alone)
 
 
 def test_the_papers_name_of_a_task_is_todays(lander: Undisturbed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

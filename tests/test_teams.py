@@ -30,9 +30,12 @@ from fedpg.training.run import train_seeds
 from probes import play, policy_for
 from same import same_run
 
-pytestmark = pytest.mark.skipif(
-    not hasattr(os, "sched_setaffinity") or cores() < 2, reason="teams need two cores that threads can be kept on"
-)
+pytestmark = [
+    pytest.mark.simulators,
+    pytest.mark.skipif(
+        not hasattr(os, "sched_setaffinity") or cores() < 2, reason="teams need two cores that threads can be kept on"
+    ),
+]
 
 KEYS = jax.random.split(jax.random.key(3), 30)
 STEPS = 60
@@ -45,6 +48,7 @@ def mixed(turn: int = 0) -> Lanes:
     return these._replace(greedy=i % 6 == 1, byzantine=i % 5 == 2)
 
 
+@pytest.mark.kernels
 @pytest.mark.parametrize("task", ["LunarLander-v3", "InvertedPendulum-v5", "HalfCheetah-v5"])
 def test_episodes_are_the_same_to_the_bit_however_many_teams_share_them(task: str):
     pool = make_environment(task)

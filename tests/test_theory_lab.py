@@ -25,6 +25,8 @@ from fedpg.theory.report import lab_tables
 from fedpg.theory.rules import lemma_bound
 from fedpg.theory.runs import DELTA, Sizes, aggregate, compile_aggregate, compile_lab, judged, make_lab, one_round
 
+pytestmark = pytest.mark.slow
+
 CHAIN = MDPS["chain"]()
 THETA = jnp.zeros((CHAIN.states, CHAIN.actions))
 RESULTS = Path(__file__).parent.parent / "results" / "theory"

@@ -21,7 +21,7 @@ from fedpg.training.progress import Silent, Snapshot
 from fedpg.training.rounds import FOREVER, Advance
 from same import POLICIES, SEED, StopAt, assert_counts, bits, log_bits, same_run
 
-pytestmark = pytest.mark.usefixtures("compiled")
+pytestmark = [pytest.mark.kernels, pytest.mark.usefixtures("compiled")]
 Content = Callable[[Path], dict[str, bytes]]
 AsOptions = Callable[[Config], list[str]]
 Start = Callable[[Path], "subprocess.Popen[str]"]

@@ -21,7 +21,7 @@ from fedpg.federation import local_federation
 from fedpg.training.checkpoint import FILE
 from same import SEED, assert_counts, bits
 
-pytestmark = pytest.mark.usefixtures("compiled")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("compiled")]
 
 
 FAULTS = {"nan": "not finite", "infinity": "not finite", "wrong-length": "wrong length", "silence": "no answer"}
