@@ -1,7 +1,7 @@
 """Does a column of a matrix product depend on the columns beside it? Counted and timed for the kernels of several CPUs.
 
-    python studies/columns.py                    # a minute
-    python studies/columns.py --numbers 1e9      # an hour and a half
+    python studies/columns.py                                           # half a minute
+    python studies/columns.py --numbers 1e9 --forms "tiles of 16"       # a quarter of an hour
 
 A policy of HalfCheetah's size (17-64-64-6, tanh) acts on 640 observations at once, and on random parts of them in
 random order. Counted are the actions that come out with other bits, timed is one evaluation for 8, 96 and 240
@@ -92,15 +92,16 @@ def microseconds(form: str, count: int) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--numbers", type=float, default=1e6, help="actions to compare, for each form and kernel")
+    parser.add_argument("--forms", nargs="+", choices=FORMS, default=list(FORMS), help="ways to multiply")
     parser.add_argument("--here", action="store_true", help="with the kernels of this process only")
     chosen = parser.parse_args()
     if not chosen.here:
         print(f"{platform.processor() or platform.machine()}, NumPy {np.__version__}, {columns.blas()}", flush=True)
         for kernel in KERNELS:
-            command = [sys.executable, __file__, "--here", "--numbers", str(chosen.numbers)]
+            command = [sys.executable, __file__, "--here", "--numbers", str(chosen.numbers), "--forms", *chosen.forms]
             subprocess.run(command, env=os.environ | {"OPENBLAS_CORETYPE": kernel}, check=True)
         return
-    for form in FORMS:
+    for form in chosen.forms:
         times = ", ".join(f"{microseconds(form, n):4.0f}" for n in (8, 96, 240))
         share = differing(form, chosen.numbers)
         kernel = os.environ.get("OPENBLAS_CORETYPE", "as found")

@@ -27,9 +27,8 @@ pytestmark = pytest.mark.network
 
 def test_a_federation_trains_as_a_simulation_does(tmp_path: Path, responders: Callable[[Config], Responder]):
     """Ten sites, three of them flip signs; over TLS, with keys, the server in a process of its own."""
-    made = federation(
-        tmp_path / "f", agents=10, byzantine=3, attack="sign-flipping", sigma="auto", trajectories=60, seed=5
-    )
+    settings = {"agents": 10, "byzantine": 3, "attack": "sign-flipping", "sigma": "auto", "batch": (4, 5)}
+    made = federation(tmp_path / "f", **settings, trajectories=60, seed=5)
     with Sites(made) as sites, Server(made, "--quiet") as server:
         for name in made.sites:
             sites.start(name, responders(made.config))

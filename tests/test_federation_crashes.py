@@ -129,7 +129,7 @@ def test_the_demo_shows_its_sites_live_on_a_terminal(tmp_path: Path):
     """A server and three site processes, from the command to the end of its run; on a terminal of 100 columns."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 100, 0, 0))
-    words = ["--sites", "3", "--byzantine", "0", "--trajectories", "80", "--out", str(tmp_path / "f")]
+    words = ["--sites", "3", "--byzantine", "0", "--trajectories", "60", "--out", str(tmp_path / "f")]
     command = [sys.executable, "-m", "fedpg.cli", "federation", "demo", *words]
     environment = os.environ | {"TERM": "xterm-256color", "COLUMNS": "100"}
     screen = bytearray()

@@ -1,7 +1,6 @@
 """A process that is killed or interrupted, at any moment, loses nothing."""
 
 import itertools
-import os
 import signal
 import subprocess
 import sys
@@ -43,22 +42,17 @@ sys.exit(main(sys.argv[1:]))
 
 @pytest.fixture(scope="module")
 def long_run(tiny: Callable[..., Problem], compiled: object, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return train_seeds(tiny(trajectories=200), [SEED], tmp_path_factory.mktemp("long") / "run")[0]
+    return train_seeds(tiny(trajectories=200, batch=(4, 4)), [SEED], tmp_path_factory.mktemp("long") / "run")[0]
 
 
 @pytest.fixture(scope="module")
-def start(long_run: Run, as_options: AsOptions, tmp_path_factory: pytest.TempPathFactory) -> Start:
+def start(long_run: Run, as_options: AsOptions) -> Start:
     """Starts, or resumes, the long run in a process of its own."""
     options = [*as_options(long_run.config), "--seeds", str(SEED), "--resume"]
-    cache = {
-        "JAX_COMPILATION_CACHE_DIR": str(tmp_path_factory.mktemp("cache")),
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-    }
 
     def process(folder: Path) -> "subprocess.Popen[str]":
         return subprocess.Popen(
             [sys.executable, "-c", DRIVER, "train", *options, "--out", str(folder)],
-            env=os.environ | cache,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -128,4 +122,4 @@ def test_an_interrupted_command_saves_says_how_to_go_on_and_ends_with_130(
     assert "Traceback" not in errors
     assert f"--out {folder} --resume" in errors
     assert 0 < rounds_saved(folder) < len(long_run.records)
-    same_run(train_seeds(tiny(trajectories=200), [SEED], folder, resume=True)[0], long_run)
+    same_run(train_seeds(tiny(trajectories=200, batch=(4, 4)), [SEED], folder, resume=True)[0], long_run)

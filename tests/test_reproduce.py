@@ -135,8 +135,12 @@ def test_a_command_that_is_killed_leaves_no_process_and_a_shorter_one_ends_where
     assert not children()
 
 
-def test_a_process_whose_starter_is_gone_before_it_has_begun_ends(tmp_path: Path):
-    command = child_command("train", "--trajectories", str(10**8), "--out", str(tmp_path / "run"))
+def test_a_process_whose_starter_is_gone_before_it_has_begun_ends(
+    config: Config, as_options: Callable[[Config], list[str]], tmp_path: Path
+):
+    endless = as_options(dataclasses.replace(config, trajectories=10**8))
+    command = child_command("train", *endless, "--out", str(tmp_path / "run"))
+    command = [word.replace("time.sleep(15)", "time.sleep(2)") for word in command]  # until it interrupts again
     child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         assert child.wait(120) != 0

@@ -29,11 +29,12 @@ def dense(w: Any, x: Any) -> Any:
     A tile also keeps BLAS to one thread. Its other threads, once woken, spin for a while on the cores that a simulator
     needs, which halves its speed.
     """
-    if x.ndim == 1:
-        return w @ x
-    out = np.empty((w.shape[0], x.shape[1]), x.dtype)
     tile = tile_for(w.shape)
-    np.matmul(w, _tiles(np.ascontiguousarray(x), tile), out=_tiles(out, tile))  # in another order, another kernel
+    x = np.ascontiguousarray(x)  # in another order it would be for another kernel
+    if x.ndim == 1 or x.shape[1] == tile:
+        return np.matmul(w, x)
+    out = np.empty((w.shape[0], x.shape[1]), x.dtype)
+    np.matmul(w, _tiles(x, tile), out=_tiles(out, tile))
     return out
 
 
