@@ -13,17 +13,20 @@ demo: $(INSTALLED)  ## ten agents, three of them Byzantine, learn CartPole
 	$(BIN)/fedpg play $$folder --out $$folder/play.gif && \
 	echo "Look at $$folder/curve.png and $$folder/play.gif"
 
-test: $(INSTALLED)  ## all tests; those that rest on the order of a sum also compiled as users have it
+test: $(INSTALLED)  ## all tests
 	$(PYTEST)
-	OPTIMISED=1 $(PYTEST) -m kernels
 
 test-fast: $(INSTALLED)  ## for daily work: no network, no simulators, no long compilations
 	$(PYTEST) -m "not (network or simulators or slow)"
 
-test-kernels: $(INSTALLED)  ## what rests on the order of a sum, with the kernels of an older and a very old processor
+KERNELS := OPTIMISED=1 $(PYTEST) -m kernels
+test-kernels: $(INSTALLED)  ## what rests on the order of a sum, compiled as users have it: here, on AVX2, on an old processor
+	$(KERNELS)
 	@set -e; if ! grep -qs avx2 /proc/cpuinfo; then echo "no AVX2 here: its kernels are left out"; \
-	else OPTIMISED=1 OPENBLAS_CORETYPE=Haswell XLA_FLAGS="$$XLA_FLAGS --xla_cpu_max_isa=AVX2" $(PYTEST) -m kernels; fi
-	OPTIMISED=1 OPENBLAS_CORETYPE=Nehalem XLA_FLAGS="$$XLA_FLAGS --xla_cpu_max_isa=SSE4_2" $(PYTEST) -m kernels
+	else set -x; NPY_DISABLE_CPU_FEATURES="X86_V4 AVX512_ICL AVX512_SPR" OPENBLAS_CORETYPE=Haswell \
+	XLA_FLAGS="$$XLA_FLAGS --xla_cpu_max_isa=AVX2" $(KERNELS); fi
+	NPY_DISABLE_CPU_FEATURES="X86_V3 X86_V4 AVX512_ICL AVX512_SPR" OPENBLAS_CORETYPE=Nehalem \
+	XLA_FLAGS="$$XLA_FLAGS --xla_cpu_max_isa=SSE4_2" $(KERNELS)
 
 lint: $(INSTALLED)  ## style and types
 	$(BIN)/ruff check .

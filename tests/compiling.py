@@ -1,7 +1,7 @@
 """How the tests compile: in a hurry, and once for all processes. Imported before anything of the package.
 
 Most of their time would go into optimising code that runs once: a round is compiled in a second instead of seven. With
-OPTIMISED=1 in the environment they compile as users do; `make test` runs those that rest on it (`kernels`) again so.
+OPTIMISED=1 in the environment they compile as users do; `make test-kernels` runs those that rest on it again so.
 """
 
 import atexit

@@ -1,5 +1,6 @@
 """A tiny federation for the tests that train, and the memory that each file gives back."""
 
+import compiling  # noqa: F401  # isort: skip (JAX reads its settings when it is imported)
 import ctypes
 import dataclasses
 import gc
@@ -13,7 +14,6 @@ from typing import Any
 import jax
 import pytest
 
-import compiling  # noqa: F401 (before the package: XLA reads its flags when that is imported)
 import fedpg.training.run
 from fedpg import Config, make_config
 from fedpg.agents import Problem, make_problem

@@ -262,12 +262,12 @@ def test_every_option_that_is_named_exists():
 
 
 def test_every_target_of_make_exists():
-    targets = set(re.findall(r"(?m)^(\w+):", (ROOT / "Makefile").read_text()))
+    targets = set(re.findall(r"(?m)^([\w-]+):", (ROOT / "Makefile").read_text()))
     named = {
         (code.where, target)
         for code in CODE
         if code.kind != "python"
-        for target in re.findall(r"(?m)^\s*make (\w+)", code.text)
+        for target in re.findall(r"(?m)^\s*make ([\w-]+)", code.text)
     }
     assert {target for _, target in named} >= {"demo", "test", "lint"}
     assert {where: target for where, target in named if target not in targets} == {}

@@ -24,7 +24,7 @@ from fedpg.environments import make_environment
 from fedpg.environments.tasks import gymnasium_pool
 from fedpg.play import render
 from fedpg.training.progress import Silent, Snapshot
-from fedpg.training.rounds import make_evaluator
+from fedpg.training.rounds import compile_rounds, make_evaluator
 from gym_probes import Trouble, Walk
 from same import StopAt, bits, same_run
 
@@ -312,6 +312,19 @@ def test_an_error_with_one_seed_ends_the_others(
     trouble("")
     runs = in_time(lambda: train_seeds(problem, [0, SEED, 7], tmp_path / "runs", resume=True))
     same_run(runs[1], undisturbed)
+
+
+def test_what_ended_a_run_does_not_end_the_next_one(trouble: Callable[[str], None], tmp_path: Path):
+    """Not with what was compiled before, as the other tests have it: both runs are of one task, each with its own."""
+    problem = make_problem(make_config("Trouble", **TINY | {"trajectories": 6}), gymnasium_pool(Trouble, "Trouble"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fedpg.training.run, "compile_rounds", compile_rounds)
+        trouble("step")
+        Trouble.after = 10
+        with pytest.raises(ZeroDivisionError, match="trouble in step"):
+            in_time(lambda: train_seeds(problem, [SEED], tmp_path / "failed"))
+        trouble("")
+        assert in_time(lambda: train_seeds(problem, [SEED], tmp_path / "run"))[0].finished
 
 
 def test_train_takes_a_factory_and_raises_what_its_task_does(

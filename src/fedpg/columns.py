@@ -24,7 +24,7 @@ def padded(columns: int) -> int:
 
 
 def dense(w: Any, x: Any) -> Any:
-    """W x for columns [n, N], N in whole tiles, or for one vector [n].
+    """W x for columns [n, N], N in whole tiles; or for one vector [n], which may have other last bits than a column.
 
     A tile also keeps BLAS to one thread. Its other threads, once woken, spin for a while on the cores that a simulator
     needs, which halves its speed.
@@ -50,14 +50,16 @@ def tile_for(shape: tuple[int, int]) -> int:
 
 
 def place_is_nothing(shape: tuple[int, int], tile: int) -> bool:
-    """Whether one column comes out the same in all places of a tile, among other columns. Takes a tenth of a ms."""
+    """Whether one column comes out the same in every place of a tile, among other columns. Takes about 0.1 ms."""
     rng = np.random.default_rng(0)
     w = rng.normal(size=shape).astype(np.float32)
-    x = rng.normal(size=(4 * TILE // tile, shape[1], tile)).astype(np.float32)
-    places = np.resize(np.eye(tile, dtype=bool), (len(x), tile))  # [tiles, tile]: one in each tile, by turns
-    x.transpose(0, 2, 1)[places] = rng.normal(size=shape[1]).astype(np.float32)
-    out = np.matmul(w, x).transpose(0, 2, 1)[places]  # [tiles, n]
-    return bool((out == out[0]).all())
+    column = rng.normal(size=shape[1]).astype(np.float32)
+    tiles = _tiles(rng.normal(size=(shape[1], tile * max(tile, TILE))).astype(np.float32), tile)
+    places = np.resize(np.eye(tile, dtype=bool), (len(tiles), tile))  # in each tile one place, every one in turn
+    tiles.transpose(0, 2, 1)[places] = column
+    out = np.matmul(w, tiles).transpose(0, 2, 1)[places]  # [tiles, n]
+    alone = np.matmul(w, np.ascontiguousarray(tiles[0]))[:, places[0]]  # as a product of one tile is made
+    return bool((out == out[0]).all() and (alone[:, 0] == out[0]).all())
 
 
 def columns_are_alone(shapes: Iterable[tuple[int, ...]]) -> bool:

@@ -227,8 +227,8 @@ def adopt(folders: Sequence[Path], results: Path) -> None:
             elif before is not None and before.reached >= run.reached:
                 say(f"{folder}: stored already, to {before.reached} trajectories")
             else:
-                if before is not None and compare(before, run).compared >= ENOUGH:
-                    # What begins like a run of known code is of that code.
+                if before is not None and compare(before, run).bits and len(before.returns) > ENOUGH:
+                    # What begins like a run of known code, over all of its rounds and to the bit, is of that code.
                     run = replace(run, code=before.code, about=dict(before.about) | dict(run.about))
                 stored[run.key] = run
                 say(f"{folder}: stored to {run.reached} trajectories at {store.save(results, run)}")
@@ -247,13 +247,19 @@ def verify_stored(runs: Sequence["Stored"], results: Path, code: str) -> None:
         if likeness.same:
             store.save(results, run)
         outcome = f"{likeness}" if likeness.same else f"{likeness}: it stays under the code that made it"
+        alike = run.about["hardware"] == store.machine() and run.about["versions"] == store.versions()
+        if likeness.same and not likeness.bits and alike:
+            outcome += ", by the same versions on such a machine as this one: did the code change?"
         say(f"{found.total()} of {len(runs)}: {run.config.name}, seed {run.seed}: {outcome}")
 
     say(f"making the first rounds of {len(runs)} runs again")
     verify(runs, code, each)
     say(", ".join(f"{count} {verdict}" for verdict, count in found.most_common()))
     if found["different"]:
-        say("a run that differs was made by other code, or by other versions of the packages that compute")
+        say(
+            "a run that differs was made by other code, by other versions of the packages that compute, or by another "
+            "processor in a task that carries the last digit far (HalfCheetah's contacts)"
+        )
 
 
 def print_list(

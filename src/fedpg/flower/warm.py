@@ -209,11 +209,14 @@ def _answer(
         content = Error(code_of(STATUSES[error.status]), str(error))
         voice.warn(f"the server's message cannot be used: {error}")
     except Exception as error:  # of the task: the server is told, and the site stays
-        kind = type(error).__name__
+        kind = type(error).__name__[:80]
+        try:
+            text = f"{kind}: {error}"
+        except Exception:  # it cannot even say what it is
+            text = kind
         # The text may quote what the environment knows.
-        told = f"{kind}: {error}"[:500] if voice.share_errors else kind
-        content = Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, told)
-        voice.warn(f"this round failed here: {kind}: {error}")
+        content = Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, text[:500] if voice.share_errors else kind)
+        voice.warn(f"this round failed here: {text}")
     taken = send_reply(client, node, message, content, time.monotonic() - began)
     if said:
         voice.say(said if taken else f"{said}, too late: the round was over")

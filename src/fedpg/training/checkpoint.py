@@ -17,7 +17,7 @@ from fedpg.training.records import Records
 FILE = "checkpoint.safetensors"
 COLUMNS = (*Log._fields, "seconds")
 RECORDS = "records.jsonl"
-AFTERWARDS = (RECORDS, "policy.safetensors", "policy-uniform.safetensors")
+AFTERWARDS = (RECORDS, "policy.safetensors", "policy-uniform.safetensors", "curve.png")
 """What a run writes only when there is a checkpoint."""
 
 

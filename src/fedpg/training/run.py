@@ -132,10 +132,14 @@ def train_seeds(
         by = f", simulated by {problem.environment.simulator}" if isinstance(problem.environment, Pool) else ""
         reporter.note(f"{problem.config.name} in {folder}{by}: compiling, a few seconds")
         if isinstance(problem.environment, Pool) and not columns_are_alone(problem.policy.shapes.values()):
-            reporter.note(
+            text = (
                 f"NumPy's products ({blas()}) round by who else is simulated here: with another number of cores or "
                 "environments, the last digits of this run would differ"
             )
+            if type(reporter) is Silent:
+                warnings.warn(text, stacklevel=2)
+            else:
+                reporter.note(text)
         advance = compile_rounds(problem) if sites is None else compile_apart(problem, sites)
         reporter.note("compiled")
         for seed in seeds:
