@@ -17,7 +17,7 @@ import pytest
 import fedpg
 import fedpg.training.rounds
 import probes
-from documents import CODE, DOCUMENTS, ROOT, Code, Command, Document, commands, read, slug
+from documents import CODE, DOCUMENTS, PATHS, ROOT, Code, Command, Document, commands, read, slug
 from fedpg import Config, Environment, Run, make_config
 from fedpg.agents import Problem, Replies, make_problem
 from fedpg.aggregators import FILTERS, RULES, make_filter
@@ -271,6 +271,17 @@ def test_every_target_of_make_exists():
     }
     assert {target for _, target in named} >= {"demo", "test", "lint"}
     assert {where: target for where, target in named if target not in targets} == {}
+
+
+def test_every_row_of_a_table_has_as_many_cells_as_its_header():
+    odd = []
+    for document in PATHS:
+        wanted = 0
+        for number, line in enumerate(document.read_text().splitlines(), 1):
+            cells = len(re.findall(r"(?<!\\)\|", re.sub(r"`[^`]*`", "", line))) if line.startswith("|") else 0
+            odd += [f"{document.name}:{number}"] if cells and wanted and cells != wanted else []
+            wanted = cells
+    assert odd == []
 
 
 # What they point at
