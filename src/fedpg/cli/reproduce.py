@@ -249,7 +249,7 @@ def verify_stored(runs: Sequence["Stored"], results: Path, code: str) -> None:
         outcome = f"{likeness}" if likeness.same else f"{likeness}: it stays under the code that made it"
         alike = run.about["hardware"] == store.machine() and run.about["versions"] == store.versions()
         if likeness.same and not likeness.bits and alike:
-            outcome += ", by the same versions on such a machine as this one: did the code change?"
+            outcome += ", by these versions on a machine like this one: did the code change, or the number of cores?"
         say(f"{found.total()} of {len(runs)}: {run.config.name}, seed {run.seed}: {outcome}")
 
     say(f"making the first rounds of {len(runs)} runs again")
@@ -257,8 +257,8 @@ def verify_stored(runs: Sequence["Stored"], results: Path, code: str) -> None:
     say(", ".join(f"{count} {verdict}" for verdict, count in found.most_common()))
     if found["different"]:
         say(
-            "a run that differs was made by other code, by other versions of the packages that compute, or by another "
-            "processor in a task that carries the last digit far (HalfCheetah's contacts)"
+            "a run that differs was made by other code or other versions of the packages that compute; or, in a task "
+            "that carries the last digit far (HalfCheetah's contacts), by another processor or number of cores"
         )
 
 
