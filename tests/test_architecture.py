@@ -23,6 +23,7 @@ FILES = sorted(SOURCE.rglob("*.py"))
 
 # The package itself ("fedpg") takes its names from training, so only what comes after that may import it.
 ORDER = (
+    "threads",
     "config",
     "columns",
     "screen",

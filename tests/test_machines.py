@@ -45,6 +45,15 @@ def _option(name: str, value: Any) -> list[Any]:
     return [f"--{name.replace('_', '-')}", *(value if isinstance(value, tuple) else (value,))]
 
 
+def test_xla_has_two_threads_on_a_single_core():
+    """One may wait for the other: see `fedpg.threads`."""
+    code = "import os, fedpg; print(len(os.sched_getaffinity(0)), os.environ.get('NPROC'))"
+    for count, wanted in ((1, "1 2"), (2, "2 None")):
+        with bound_to(set(sorted(os.sched_getaffinity(0))[:count])):
+            said = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+        assert said.strip() in (wanted, "1 2"), "where this test has one core itself, both are of one"
+
+
 @pytest.fixture(scope="module", params=TASKS)
 def here(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Stored]:
     task = str(request.param)

@@ -4,6 +4,7 @@
 >>> run = fedpg.train("CartPole-v1", agents=10, byzantine=3, attack="sign-flipping")  # doctest: +SKIP
 """
 
+import fedpg.threads  # noqa: F401 (first)
 from fedpg.agents import make_problem
 from fedpg.attacks import ATTACKS, Attack
 from fedpg.config import Config, ConfigError, SimulationError, make_config
