@@ -17,7 +17,7 @@ from fedpg.experiments.store import fingerprint, name_of
 from fedpg.experiments.work import work
 from same import SEED, same_run
 
-pytestmark = pytest.mark.usefixtures("compiled")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("compiled")]
 CHECKPOINT, RECORDS, POLICIES = (
     "checkpoint.safetensors",
     "records.jsonl",

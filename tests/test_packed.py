@@ -17,6 +17,8 @@ from fedpg.estimators import PACKED_BLOCK, correction, gradient, influences, log
 from fedpg.policies import categorical_mlp, make_policy
 from fedpg.trajectories import Trajectories
 
+pytestmark = pytest.mark.slow
+
 STEPS, LANES, FEATURES = 900, 5, 3
 BOX = spaces.Box(-1.0, 1.0, (2,))
 KINDS = {"discrete": ("paper", spaces.Discrete(3)), "box": ("paper", BOX), "box of the figures": ("released", BOX)}

@@ -193,6 +193,7 @@ def test_other_action_spaces_are_refused_with_the_reason():
         make_policy(make_config(), 4, spaces.MultiBinary(3))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", GAUSSIANS)
 def test_a_gaussian_policy_learns_to_reach_a_point(form):
     config = make_config(

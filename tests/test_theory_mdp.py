@@ -24,6 +24,8 @@ from fedpg.theory.mdp import (
 )
 from fedpg.theory.runs import agent_gradients, correction, make_lab
 
+pytestmark = pytest.mark.slow
+
 TINY = Tabular(
     successors=jnp.array([[[0, 1], [1, 0]], [[1, 0], [0, 1]]]),
     chances=jnp.array([[[0.7, 0.3], [0.6, 0.4]], [[0.5, 0.5], [0.9, 0.1]]]),
