@@ -13,6 +13,7 @@ from typing import Any
 
 import jax
 import pytest
+from hypothesis import settings
 
 import fedpg.training.run
 from fedpg import Config, make_config
@@ -21,6 +22,10 @@ from fedpg.environments import Pool
 from fedpg.federation.site import Responder, make_responder
 from fedpg.training.rounds import Advance, compile_rounds
 from tiny import TINY
+
+# The same examples everywhere, however slow the machine: a test that fails by chance tells nobody anything.
+settings.register_profile("everywhere", derandomize=True, deadline=None)
+settings.load_profile("everywhere")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -61,12 +66,12 @@ def compiled() -> Iterator[Callable[[Problem], Advance]]:
 
     def once(problem: Problem) -> Advance:
         # The length of a run is an argument of the compiled function. A function of the user's has no name of its own.
-        settings = dataclasses.replace(problem.config, trajectories=1)
+        config = dataclasses.replace(problem.config, trajectories=1)
         own = problem.attack if ":" in problem.config.attack else None
         task: Any = problem.environment
         # Every run has a copy of a simulated task, for its teams and its failures; the clock is that of all copies.
         pool = isinstance(task, Pool)
-        key = (settings, own, *((id(task.clock), task.teams) if pool else (id(task),)))
+        key = (config, own, *((id(task.clock), task.teams) if pool else (id(task),)))
         if key not in known:
             known[key] = problem, compile_rounds(problem)
         first, advance = known[key]

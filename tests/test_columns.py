@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from gymnasium import spaces
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedpg import columns
@@ -76,7 +76,6 @@ def test_a_column_is_the_same_to_the_bit_however_many_there_are_and_wherever_it_
         assert np.array_equal(mode, modes[..., some]), count
 
 
-@settings(deadline=None, derandomize=True)
 @given(
     st.tuples(st.integers(1, 130), st.integers(1, 130)),
     st.integers(1, 12),

@@ -87,7 +87,9 @@ def test_a_larger_batch_lowers_every_term(setting: Setting, more: int):
 @given(settings, MORE)
 def test_more_honest_agents_lower_the_bound(setting: Setting, more: int):
     honest = dataclasses.replace(setting, alpha=0.0)
-    assert terms(dataclasses.replace(honest, agents=setting.agents + more)).total < terms(honest).total
+    before, after = terms(honest), terms(dataclasses.replace(honest, agents=setting.agents + more))
+    assert after.sampling < before.sampling
+    assert after.total <= before.total  # the sampling term may be too small to show in the sum
 
 
 @given(settings, st.floats(1e-3, 0.4))
