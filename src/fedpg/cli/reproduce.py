@@ -215,19 +215,17 @@ def adopt(folders: Sequence[Path], results: Path) -> None:
         for folder in found or [given]:
             run = store.from_folder(folder, "", adopted=True, **store.UNKNOWN)
             before = stored.get(run.key)
+            likeness = None if before is None else compare(before, run)
             if run.reached == 0:
                 say(f"{folder} has no trained round yet: left alone")
             elif run.key[0] not in known:
                 say(f"{folder} has settings that no experiment has: left alone")
-            elif before is not None and not compare(before, run).same:
-                say(
-                    f"{folder} has other numbers than the stored run of the same settings and seed "
-                    f"({compare(before, run)}): left alone"
-                )
+            elif likeness is not None and not likeness.same:
+                say(f"{folder} has other numbers than the stored run of its settings and seed ({likeness}): left alone")
             elif before is not None and before.reached >= run.reached:
                 say(f"{folder}: stored already, to {before.reached} trajectories")
             else:
-                if before is not None and compare(before, run).bits and len(before.returns) > ENOUGH:
+                if before is not None and likeness is not None and likeness.bits and len(before.returns) > ENOUGH:
                     # What begins like a run of known code, over all of its rounds and to the bit, is of that code.
                     run = replace(run, code=before.code, about=dict(before.about) | dict(run.about))
                 stored[run.key] = run
