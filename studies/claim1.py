@@ -1,6 +1,6 @@
 """The gap in Claim 1 of the paper, as numbers and as a picture: its rule R2 drops an honest agent. A few seconds.
 
-python studies/claim1.py                      prints what each filter does, and draws docs/claim1.png
+python studies/claim1.py                      prints what each aggregator does, and draws docs/claim1.png
 python studies/claim1.py --out claim1.png
 """
 
@@ -14,9 +14,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.patches import Circle
 
-from fedpg import make_config
-from fedpg.agents import Replies
-from fedpg.aggregators import FILTERS, RULES
+from fedpg.aggregators import AGGREGATORS, RULES, Own, Sent
 from fedpg.storage import write_whole
 
 HONEST, BYZANTINE, RADIUS = "#0072B2", "#D55E00", 2.0
@@ -36,15 +34,14 @@ def main() -> None:
     lengths = np.linalg.norm(points[:7], axis=1)
     apart = np.linalg.norm(points[:7, None] - points[None, :7], axis=2)
     print(f"honest agents: at most {lengths.max():.2f} sigma from the true gradient, {apart.max():.2f} from each other")
-    replies = Replies(jnp.asarray(points), jnp.full(10, 6))
+    # A batch so large that R1, whose radius shrinks with it, cannot keep enough: R2 decides.
+    sent = Sent(jnp.asarray(points), jnp.full(10, True), 1000)
     for name in ("fedpg", "majority"):
-        # A batch so large that R1, whose radius shrinks with it, cannot keep enough: R2 decides.
-        config = make_config(agents=10, filter=name, sigma=1.0, alpha=0.3)
-        verdict = FILTERS[name](replies, jnp.float32(1.0), jnp.float32(1000), config)
+        verdict, _ = AGGREGATORS[name](alpha=0.3, sigma=1.0).update((), sent, Own())
         kept = np.asarray(verdict.accepted)
         distance = float(verdict.distances[6])
         print(
-            f"filter {name}: rule {RULES[int(verdict.rule)]} keeps {kept[:7].sum()} of 7 honest and "
+            f"{name}: rule {RULES[int(verdict.rule)]} keeps {kept[:7].sum()} of 7 honest and "
             f"{kept[7:].sum()} of 3 Byzantine agents; the honest agent at -u is {distance:.2f} sigma from mu_mom"
         )
     draw(options.out, points)

@@ -10,12 +10,13 @@ from the Adam state that the seed before it ended with, as in the code behind th
 
 import argparse
 
-import jax.numpy as jnp
 import numpy as np
 
 from fedpg import Records, make_config, make_problem
-from fedpg.algorithms import first_state
-from fedpg.training.rounds import CHUNK, compile_rounds
+from fedpg.federation import Local
+from fedpg.server import Server
+from fedpg.tasks.simulators import cores
+from fedpg.training.rounds import advance, evaluated, first_state
 
 
 def main() -> None:
@@ -27,7 +28,7 @@ def main() -> None:
     parser.add_argument("--at", type=int, nargs="+", default=(250, 500, 750, 1000), help="trajectories")
     options = parser.parse_args()
     problem = make_problem(make_config(options.task, preset="released", agents=options.agents))
-    advance = compile_rounds(problem)
+    agents, server = Local(problem, cores()), Server(problem)
     for leak in (True,) if options.leaking_only else (False, True):
         optimizer, rows = None, []
         for seed in range(options.seeds):
@@ -35,11 +36,12 @@ def main() -> None:
             if leak and optimizer is not None:
                 state = state._replace(optimizer=optimizer)
             # With the leak, a seed hands on what it has after a whole run; without, later rounds do not matter here.
-            enough = options.at[-1] + 100  # the policy after the last round is not evaluated
-            limit = max(problem.config.trajectories, enough) if leak else enough
-            while int(state.counted) < limit:
-                done, state, log = advance(state, jnp.int32(CHUNK), jnp.int32(limit))
-                records.extend(log, int(done), 0.0)
+            limit = max(problem.config.trajectories, options.at[-1]) if leak else options.at[-1]
+            records.add_test(*evaluated(problem, state))
+            while state.counted < limit:
+                state, log = advance(problem, state, agents, server)
+                records.add_round(log, 0.0)
+                records.add_test(*evaluated(problem, state))
             optimizer = state.optimizer
             rows.append([records.return_at(at) for at in options.at])
             print(f"  seed {seed}: {' '.join(f'{value:.0f}' for value in rows[-1])}", flush=True)

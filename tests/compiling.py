@@ -24,4 +24,4 @@ if not os.environ.get("OPTIMISED"):
 if CACHE not in os.environ:
     os.environ[CACHE] = tempfile.mkdtemp(prefix="fedpg-tests-")
     atexit.register(shutil.rmtree, os.environ[CACHE], ignore_errors=True)
-os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.3")
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")

@@ -15,12 +15,8 @@ import jax
 import pytest
 from hypothesis import settings
 
-import fedpg.training.run
-from fedpg import Config, make_config
-from fedpg.agents import Problem, make_problem
-from fedpg.environments import Pool
-from fedpg.federation.site import Responder, make_responder
-from fedpg.training.rounds import Advance, compile_rounds
+from fedpg import Config, Problem, make_config, make_problem
+from fedpg.federation.site import Responder, Site
 from tiny import TINY
 
 # The same examples everywhere, however slow the machine: a test that fails by chance tells nobody anything.
@@ -59,31 +55,6 @@ def tiny() -> Callable[..., Problem]:
     return lambda **settings: make_problem(make_config(**(TINY | settings)))
 
 
-@pytest.fixture(scope="module")
-def compiled() -> Iterator[Callable[[Problem], Advance]]:
-    """`compile_rounds`, here and in training, but once per problem in this file: tracing takes longer than tests."""
-    known: dict[Any, tuple[Problem, Advance]] = {}
-
-    def once(problem: Problem) -> Advance:
-        # The length of a run is an argument of the compiled function. A function of the user's has no name of its own.
-        config = dataclasses.replace(problem.config, trajectories=1)
-        own = problem.attack if ":" in problem.config.attack else None
-        task: Any = problem.environment
-        # Every run has a copy of a simulated task, for its teams and its failures; the clock is that of all copies.
-        pool = isinstance(task, Pool)
-        key = (config, own, *((id(task.clock), task.teams) if pool else (id(task),)))
-        if key not in known:
-            known[key] = problem, compile_rounds(problem)
-        first, advance = known[key]
-        if isinstance(first.environment, Pool):
-            first.environment.failures.clear()
-        return advance
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fedpg.training.run, "compile_rounds", once)
-        yield once
-
-
 @pytest.fixture(scope="session")
 def as_options() -> Callable[[Config], list[str]]:
     """The tiny settings, or others in their place, as words of the command line."""
@@ -111,7 +82,7 @@ def responders() -> Callable[[Config], Responder]:
     def responder(config: Config) -> Responder:
         config = dataclasses.replace(config, trajectories=1)
         if config not in known:
-            known[config] = make_responder(make_problem(config))
+            known[config] = Site(make_problem(config))
         respond = known[config]
 
         def one_at_a_time(values: Mapping[str, Any]) -> dict[str, Any]:

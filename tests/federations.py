@@ -15,10 +15,10 @@ import gymnasium
 from fedpg import make_config
 from fedpg.federation.messages import largest
 from fedpg.federation.site import Responder
-from fedpg.flower.certificates import read_site_key
-from fedpg.flower.demo import free_port
-from fedpg.flower.folder import Federation, create, read_site
 from fedpg.flower.warm import Address, run_site
+from fedpg.serving.demo import free_port
+from fedpg.sites.certificates import read_site_key
+from fedpg.sites.folder import Federation, create, read_site
 from tiny import TINY
 
 HONEST: dict[str, Any] = TINY | {"byzantine": 0, "attack": "random-noise", "sigma": 1e9, "batch": (4, 4)}

@@ -1,5 +1,6 @@
 """Small tasks whose values are known, and what the tests do with them."""
 
+import functools
 import itertools
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -10,12 +11,13 @@ import numpy as np
 from gymnasium import spaces
 from jax import Array
 
-from fedpg import Attack, Environment
-from fedpg.agents import Answers, Broadcast, Problem, answer, make_broadcast, make_problem
-from fedpg.algorithms import first_state
-from fedpg.config import make_config
-from fedpg.environments import Lanes, Pool, rollout
-from fedpg.policies import Params, Policy, categorical_mlp, make_policy
+from fedpg import Attack, Environment, Problem, Task, make_config, make_problem, make_task
+from fedpg.agents import Answers, answer, first_memory
+from fedpg.policies import Params, Policy, categorical_mlp, make_mlp
+from fedpg.problem import Broadcast, make_broadcast
+from fedpg.tasks import Episodes
+from fedpg.tasks.task import SERVER, Act
+from fedpg.training.rounds import first_state
 from fedpg.trajectories import Trajectories
 
 BUFFER = 50  # gradients walk over buffers in blocks of this many steps
@@ -81,7 +83,14 @@ def as_trajectories(paths: list[Path]) -> Trajectories:
             actions[t, i] = a
             rewards[t, i] = REWARDS[s, a]
     lengths = np.array([len(path.actions) for path in paths], np.int32)
-    return Trajectories(*(jnp.asarray(x) for x in (observations, actions, rewards, lengths)))
+    return trajectories(observations, actions, rewards, lengths)
+
+
+def trajectories(observations: Any, actions: Any, rewards: Any, lengths: Any, starts: Any = None) -> Trajectories:
+    """Trajectories of which nobody asks how they ended: all by their task, in zeros."""
+    features = observations.shape[0] if starts is None else observations.shape[1]
+    end = np.ones(lengths.shape, bool), np.zeros((features, *lengths.shape), np.float32)
+    return Trajectories(*map(jnp.asarray, (observations, actions, rewards, lengths, *end)), starts)
 
 
 def probabilities(policy: Policy, params: Params, paths: list[Path]) -> Array:
@@ -120,14 +129,15 @@ def chosen(trajectories: Trajectories, members: np.ndarray) -> Trajectories:
     return jax.tree.map(lambda x: jnp.moveaxis(x[..., members], -2, 0), trajectories)
 
 
+@functools.cache
 def tiny_environment() -> Environment:
     """The same task to roll out; its chances are drawn at the start, so that a step is a pure function."""
 
-    def reset(key: Array) -> Any:
+    def reset(key: Array, parameters: Any) -> Any:
         draws = jax.random.uniform(key, (HORIZON + 1,))
         return {"state": (draws[0] >= START[0]).astype(jnp.int32), "step": jnp.int32(0), "draws": draws[1:]}
 
-    def step(state: Any, action: Array) -> Any:
+    def step(state: Any, action: Array, parameters: Any) -> Any:
         moves = jnp.asarray(MOVES, jnp.float32)[state["state"], action]
         after = jnp.sum(state["draws"][state["step"] % HORIZON] >= jnp.cumsum(moves)[:-1])
         reward = jnp.asarray(REWARDS, jnp.float32)[state["state"], action]
@@ -148,15 +158,16 @@ def tiny_environment() -> Environment:
 TARGET = np.array([0.6, -0.4], np.float32)
 
 
+@functools.cache
 def reaching_environment(steps: int = 3) -> Environment:
     """Choose a point: each step costs its squared distance to TARGET, so the best return is 0."""
 
-    def step(state: Array, action: Array) -> Any:
+    def step(state: Array, action: Array, parameters: Any) -> Any:
         return state + 1, -jnp.sum((action - TARGET) ** 2), state + 1 >= steps
 
     return Environment(
         id="reaching",
-        reset=lambda key: jnp.int32(0),
+        reset=lambda key, parameters: jnp.int32(0),
         step=step,
         observe=lambda state: jnp.stack([jnp.float32(1.0), state / steps]),
         observations=2,
@@ -165,35 +176,80 @@ def reaching_environment(steps: int = 3) -> Environment:
     )
 
 
-def tiny_problem(attack: Attack | None = None, **settings: Any) -> Problem:
+def tiny_problem(attack: str | Attack = "random-noise", **settings: Any) -> Problem:
     """The tiny task as a federation, small enough to be compiled quickly."""
     small = {"hidden": (3,), "batch": (3, 3), "minibatch": 2, "discount": GAMMA, "test_episodes": 1, "sigma": 10.0}
-    return make_problem(make_config(**small | settings), environment=tiny_environment(), attack=attack)
+    named, own = ({"attack": attack}, None) if isinstance(attack, str) else ({}, attack)
+    return make_problem(make_config(**small | settings | named), make_task(tiny_environment()), attack=own)
 
 
 def broadcast(problem: Problem, round_: int = 1, batch: int | None = None, seed: int = 0) -> Broadcast:
     """What the server would send first in that round."""
     state = first_state(problem, seed)
-    b = problem.config.batch[1] if batch is None else batch
-    return make_broadcast(state.theta, state.key, jnp.int32(round_), jnp.int32(b))
+    return make_broadcast(state.key, round_, problem.config.batch[1] if batch is None else batch, theta=state.theta)
 
 
 def answers(problem: Problem) -> Callable[[Broadcast], Answers]:
-    """A compiled round of the problem's own agents, the last ones Byzantine."""
-    agents = jnp.arange(problem.config.agents)
-    byzantine = agents >= problem.config.agents - problem.config.byzantine
-    return jax.jit(lambda message: answer(problem, message, agents, byzantine)[0])
+    """A round of the problem's own agents, the last ones Byzantine, who remember nothing."""
+    agents = np.arange(problem.config.agents)
+    return lambda message: answer(problem, message, first_memory(problem, len(agents)), agents)[0]
 
 
-def policy_for(pool: Pool, hidden: tuple[int, ...] = (16, 16), seed: int = 1) -> tuple[Policy, Params]:
-    """A policy for a task outside JAX, and its parameters."""
-    policy = make_policy(make_config("LunarLander-v3", "paper", hidden=hidden), pool.observations, pool.actions)
+class Given(NamedTuple):
+    """A plan of exactly the episodes that are handed over."""
+
+    steps: int
+    noise_steps: int
+    greedy: bool = False
+
+    def __call__(self, these: Episodes) -> Episodes:
+        return these
+
+
+def episodes(
+    keys: Array,
+    horizon: Array | int,
+    byzantine: Array | bool = False,
+    agents: Array | int = SERVER,
+    pool_keys: Array | None = None,
+    resets: int = 0,
+) -> Episodes:
+    """Episodes that differ in little but their keys."""
+
+    def each(value: Array | int | bool) -> Array:
+        return jnp.broadcast_to(jnp.asarray(value), keys.shape)
+
+    return Episodes(
+        keys=keys,
+        horizon=each(horizon),
+        agents=each(agents),
+        byzantine=each(byzantine),
+        pool_keys=keys if pool_keys is None else pool_keys,
+        resets=jnp.asarray(resets),
+    )
+
+
+def side_by_side(first: Episodes, second: Episodes) -> Episodes:
+    """Both; the first say how often their simulators have been reset."""
+    each = {name: jnp.concatenate([getattr(x, name) for x in (first, second)]) for name in Episodes._fields[:-1]}
+    return Episodes(**each, resets=first.resets)
+
+
+def policy_for(task: Task, hidden: tuple[int, ...] = (16, 16), seed: int = 1) -> tuple[Policy, Params]:
+    """A policy for a task, and its parameters."""
+    policy = make_mlp(task.observations, task.actions, hidden, "tanh", "paper")
     return policy, policy.unravel(policy.init(jax.random.key(seed)))
 
 
-def play(pool: Pool, policy: Policy, params: Params, these: Lanes, steps: int, act: Any = None) -> Trajectories:
-    """The episodes of these lanes; an error of the simulator is raised."""
-    out = jax.jit(lambda p, n: rollout(pool, policy, p, n, steps, act))(params, these)
-    out = jax.tree.map(np.asarray, jax.block_until_ready(out))
-    pool.check()
-    return out
+def play(
+    task: Task,
+    policy: Policy,
+    params: Params,
+    these: Episodes,
+    steps: int,
+    act: Act | None = None,
+    greedy: bool = False,
+) -> Trajectories:
+    """These episodes, at most `steps` long, as arrays of NumPy."""
+    played = task.rollout(policy, Given(steps, steps, greedy), policy.ravel(params), (these,), act)
+    return jax.tree.map(np.asarray, played)

@@ -12,20 +12,21 @@ import safetensors.numpy
 from fedpg import Run
 from fedpg.training.checkpoint import FILE
 from fedpg.training.progress import Silent, Snapshot
+from fedpg.training.rounds import LOGGED
 
 SEED = 3
 POLICIES = ("policy.safetensors", "policy-uniform.safetensors")
 
 
 def bits(tree: Any) -> list[bytes]:
-    plain = jax.tree.map(
-        lambda x: jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x, jax.tree.leaves(tree)
-    )
-    return [np.asarray(leaf).tobytes() for leaf in plain]
+    def plain(x: Any) -> Any:
+        return jax.random.key_data(x) if jnp.issubdtype(jnp.result_type(x), jax.dtypes.prng_key) else x
+
+    return [np.asarray(plain(leaf)).tobytes() for leaf in jax.tree.leaves(tree)]
 
 
 def log_bits(run: Run, rounds: int | None = None) -> dict[str, bytes]:
-    return {name: v[:rounds].tobytes() for name, v in run.records.columns.items() if name != "seconds"}
+    return {name: run.records.column(name)[:rounds].tobytes() for name in LOGGED}
 
 
 def tensor_bits(path: Path) -> dict[str, bytes]:
@@ -45,14 +46,14 @@ def same_run(a: Run, b: Run) -> None:
 
 def assert_counts(run: Run) -> None:
     """By hand: B per agent and round; b per inner step that was looked at, and what sigma = auto needs on top."""
-    c, columns = run.config, run.records.columns
+    c, columns = run.config, {name: run.records.column(name) for name in LOGGED}
     k, b = c.agents, c.minibatch
     batch, steps = columns["batch"].astype(int), columns["inner_done"].astype(int)
     assert ((c.batch[0] <= batch) & (batch <= c.batch[1])).all()
     assert (steps <= columns["inner_drawn"]).all()
 
     looked_at = steps + (np.abs(columns["ratio"] - 1) > c.ratio_bound)
-    auto = c.sigma == "auto" and c.filter != "mean" and k > 1
+    auto = c.sigma == "auto" and c.aggregator != "mean" and k > 1
     for_sigma = np.where(looked_at > 0, 8 - b, 8) if auto else 0
     server = b * looked_at * (c.algorithm != "gpomdp") + for_sigma
 
@@ -67,7 +68,7 @@ def assert_counts(run: Run) -> None:
 
 
 class StopAt(Silent):
-    """Stops a run after so many calls for rounds."""
+    """Stops a run after so many rounds."""
 
     def __init__(self, rounds: int) -> None:
         self.stop = threading.Event()

@@ -7,6 +7,7 @@ import numpy as np
 from fedpg import Config, make_config
 from fedpg.aggregators import RULES
 from fedpg.experiments import store
+from fedpg.experiments.fingerprint import fingerprint
 from fedpg.experiments.store import Stored
 
 
@@ -15,9 +16,9 @@ def stored_run(
     seed: int = 0,
     returns: Any = (9.0, 20.5, 400.1),
     length: float = 100.0,
-    code: str = "now",
+    code: str | None = None,
 ) -> Stored:
-    """A run with these returns at equal distances, made up; everybody is accepted by R1."""
+    """A run with these returns at equal distances, made up, by this code; everybody is accepted by R1."""
     config = config or make_config(preset="released", agents=10)
     rows = len(returns)
     count = np.linspace(0, length, rows).round()
@@ -38,4 +39,5 @@ def stored_run(
         "seconds": 2.0,
         "steps": 10,
     }
+    code = fingerprint(config) if code is None else code
     return Stored(config, seed, code, about, {n: columns[n].astype(kind) for n, kind in store.COLUMNS.items()})

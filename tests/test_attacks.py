@@ -9,24 +9,24 @@ import pytest
 
 import fedpg
 import probes
-from fedpg import ATTACKS, Attack, ConfigError, make_config
-from fedpg.agents import STATUSES, make_problem
+from fedpg import ATTACKS, Attack, ConfigError, Scene, make_config, make_problem
+from fedpg.agents import answer, first_memory
 from fedpg.attacks import as_attack, make_attack
-from fedpg.trajectories import Trajectories
+from fedpg.problem import STATUSES
 
 TENSORS = (slice(0, 6), slice(6, 8), slice(8, 20))
 BYZANTINE = np.array([False, False, True, True, True])
 GRADIENTS = np.random.default_rng(0).normal(size=(5, 20)).astype(np.float32)
 # Tensors on different scales, so that "per tensor" can be told from "over the whole vector".
 GRADIENTS[:, 6:8] *= 100
-FORMS = ["text", "figures"]
+FORMS = ["paper", "released"]
 
 
-def attack_of(name, form="text", *options):
-    return make_attack(make_config(attack=name, attack_form=form, attack_options=options))
+def attack_of(name, form="paper", *options):
+    return make_attack(name, form, options)
 
 
-def sent(name, form="text", *options, gradients=GRADIENTS, byzantine=BYZANTINE, seed=0):
+def sent(name, form="paper", *options, gradients=GRADIENTS, byzantine=BYZANTINE, seed=0):
     message = compiled_message(name, form, options)
     return np.asarray(message(jax.random.split(jax.random.key(seed), len(gradients)), gradients, byzantine), np.float64)
 
@@ -34,16 +34,16 @@ def sent(name, form="text", *options, gradients=GRADIENTS, byzantine=BYZANTINE, 
 @functools.cache
 def compiled_message(name, form, options):
     message = attack_of(name, form, *options).message
-    return jax.jit(lambda keys, gradients, byzantine: message(keys, gradients, byzantine, TENSORS))
+    return jax.jit(lambda keys, gradients, byzantine: message(Scene(keys, gradients, byzantine, TENSORS)))
 
 
 def per_tensor(function):
     return np.concatenate([np.broadcast_to(function(t), GRADIENTS[:, t].shape) for t in TENSORS], axis=1)
 
 
-def test_random_noise_in_figures_stays_within_three_spans_of_each_tensor():
+def test_released_random_noise_stays_within_three_spans_of_each_tensor():
     bound = per_tensor(lambda t: 3 * np.ptp(GRADIENTS[:, t], axis=1, keepdims=True))
-    shares = np.stack([(sent("random-noise", "figures", seed=seed) - GRADIENTS) / bound for seed in range(5)])
+    shares = np.stack([(sent("random-noise", "released", seed=seed) - GRADIENTS) / bound for seed in range(5)])
     assert np.abs(shares).max() <= 1 + 1e-5
     assert shares.min() < -0.95
     assert shares.max() > 0.95
@@ -51,8 +51,8 @@ def test_random_noise_in_figures_stays_within_three_spans_of_each_tensor():
     assert len(np.unique(shares.round(5))) > 0.99 * shares.size  # no two entries or agents share their noise
 
 
-def test_random_noise_in_the_text_is_a_random_vector_of_the_size_of_the_gradient():
-    vectors = np.stack([sent("random-noise", "text", seed=seed) for seed in range(20)])
+def test_random_noise_of_the_paper_is_a_random_vector_of_the_size_of_the_gradient():
+    vectors = np.stack([sent("random-noise", "paper", seed=seed) for seed in range(20)])
     standard = vectors / (3 * np.sqrt((GRADIENTS**2).mean(axis=1, keepdims=True)))
     assert abs(standard.mean()) < 4 / np.sqrt(standard.size)
     assert abs(standard.std() - 1) < 4 / np.sqrt(2 * standard.size)
@@ -75,7 +75,7 @@ def test_the_fedpg_attack_sends_the_mean_moved_by_three_sigma_bar(form):
     assert np.all(lies == lies[0])  # they collude
     mine = GRADIENTS[BYZANTINE].astype(np.float64)
     shift = lies[0] - mine.mean(axis=0)
-    for part in [slice(0, 20)] if form == "text" else TENSORS:
+    for part in [slice(0, 20)] if form == "paper" else TENSORS:
         sigma = max(np.linalg.norm(a - b) for a in mine[:, part] for b in mine[:, part]) / 2
         assert np.linalg.norm(shift[part]) == pytest.approx(3 * sigma, rel=1e-4)
     other = again[0] - mine.mean(axis=0)
@@ -106,7 +106,8 @@ def some_episodes():
     lengths = jnp.array([7, 3, 1, 0])
     rewards = jnp.arange(1.0, 41.0).reshape(10, 4)
     mask = jnp.arange(10)[:, None] < lengths
-    return Trajectories(jnp.zeros((2, 10, 4)), jnp.zeros((10, 4), jnp.int32), jnp.where(mask, rewards, 0.0), lengths)
+    blank = jnp.zeros((10, 4), jnp.int32)
+    return probes.trajectories(jnp.zeros((2, 10, 4)), blank, jnp.where(mask, rewards, 0.0), lengths)
 
 
 def test_reward_flipping_negates_every_reward():
@@ -132,17 +133,17 @@ def test_shuffled_rewards_permute_within_each_episode_and_leave_the_padding():
 @pytest.mark.parametrize(
     ("name", "status", "form"),
     [
-        ("nan", "not finite", "text"),
-        ("infinity", "not finite", "text"),
-        ("wrong-length", "wrong length", "figures"),
-        ("silence", "no answer", "figures"),
+        ("nan", "not finite", "paper"),
+        ("infinity", "not finite", "paper"),
+        ("wrong-length", "wrong length", "released"),
+        ("silence", "no answer", "released"),
     ],
 )
 def test_faults_arrive_with_their_status_and_the_others_with_theirs(name, status, form):
     problem = probes.tiny_problem(agents=5, byzantine=2, alpha=0.4, attack=attack_of(name, form))
-    replies = probes.answers(problem)(probes.broadcast(problem)).replies
-    assert [STATUSES[i] for i in replies.status] == ["answered"] * 3 + [status] * 2
-    assert np.isfinite(replies.gradients[:3]).all()
+    got = probes.answers(problem)(probes.broadcast(problem))
+    assert [STATUSES[i] for i in got.status] == ["answered"] * 3 + [status] * 2
+    assert np.isfinite(got.sent["gradient"][:3]).all()
 
 
 @pytest.fixture(scope="module")
@@ -155,59 +156,81 @@ def honest():
 
 @pytest.mark.parametrize("name", ["sign-flipping", "reward-flipping", "random-action"])
 def test_only_byzantine_agents_attack_and_only_from_their_start_on(name, honest):
-    settings = {"attack": attack_of(name, "figures"), "attack_start": 3}
+    settings = {"attack": attack_of(name, "released"), "attack_start": 3}
     problem = probes.tiny_problem(agents=5, byzantine=2, alpha=0.4, **settings)
     run = probes.answers(problem)
     for t in (1, 2, 3):
-        mine, theirs = (np.asarray(a.replies.gradients) for a in (run(probes.broadcast(problem, t)), honest[t]))
+        mine, theirs = (np.asarray(a.sent["gradient"]) for a in (run(probes.broadcast(problem, t)), honest[t]))
         np.testing.assert_allclose(mine[:3], theirs[:3], rtol=1e-5, atol=1e-6)
         if t < 3:
             np.testing.assert_allclose(mine[3:], theirs[3:], rtol=1e-5, atol=1e-6)
         else:
             assert np.all(np.abs(mine[3:] - theirs[3:]).max(axis=1) > 1e-3)
     factor = {"sign-flipping": -2.5, "reward-flipping": -1.0}.get(name)
-    if factor:  # every estimator is linear in the message, and those of the text in the rewards
+    if factor:  # every estimator is linear in the message, and the paper's in the rewards
         np.testing.assert_allclose(mine[3:], factor * theirs[3:], rtol=1e-4, atol=1e-5)
 
 
-def ten_times(keys, gradients, byzantine, tensors):
-    assert sum(t.stop - t.start for t in tensors) == gradients.shape[1]
-    return 10 * gradients
+def ten_times(scene):
+    assert sum(t.stop - t.start for t in scene.tensors) == scene.gradients.shape[1]
+    return 10 * scene.gradients
 
 
 def test_a_users_own_function_decides_what_is_sent(honest):
     problem = probes.tiny_problem(agents=5, byzantine=2, alpha=0.4, attack=as_attack(ten_times))
-    mine = probes.answers(problem)(probes.broadcast(problem)).replies.gradients
-    theirs = np.asarray(honest[1].replies.gradients)
+    mine = probes.answers(problem)(probes.broadcast(problem)).sent["gradient"]
+    theirs = np.asarray(honest[1].sent["gradient"])
     np.testing.assert_allclose(mine[3:], 10 * theirs[3:], rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(mine[:3], theirs[:3], rtol=1e-5, atol=1e-6)
 
 
-def test_a_users_own_function_by_the_path_of_its_module(tmp_path, monkeypatch):
+def replay() -> Attack:
+    """Sends the gradient of the round before; in the first round, zeros."""
+    return Attack(
+        recall=lambda memory, scene: (memory["last"], {"last": scene.gradients}),
+        init=lambda agents, size: {"last": jnp.zeros((agents, size))},
+    )
+
+
+def test_an_attack_remembers_from_round_to_round(honest):
+    problem = probes.tiny_problem(agents=5, byzantine=2, alpha=0.4, attack=replay())
+    memory = first_memory(problem, 5)
+    theirs = {t: np.asarray(honest[t].sent["gradient"]) for t in (1, 2, 3)} | {0: np.zeros_like(GRADIENTS[:, :17])}
+    for t in (1, 2, 3):
+        got, memory = answer(problem, probes.broadcast(problem, t), memory, np.arange(5))
+        np.testing.assert_allclose(got.sent["gradient"][:3], theirs[t][:3], rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(got.sent["gradient"][3:], theirs[t - 1][3:], rtol=1e-5, atol=1e-6)
+    assert np.abs(theirs[2] - theirs[1]).max() > 1e-3
+
+
+def test_a_users_own_attack_by_the_path_of_its_module(tmp_path, monkeypatch):
     (tmp_path / "my_attacks.py").write_text(
-        "def half(keys, gradients, byzantine, tensors):\n    return gradients / 2\n"
+        "from fedpg import Attack\n"
+        "def half(scene):\n    return scene.gradients / 2\n"
+        "def scaled(scale=1.0):\n    return Attack(message=lambda scene: scale * scene.gradients)\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    message = make_attack(make_config(attack="my_attacks:half")).message
-    np.testing.assert_allclose(
-        message(jax.random.split(jax.random.key(0), len(GRADIENTS)), GRADIENTS, BYZANTINE, TENSORS), GRADIENTS / 2
-    )
+    scene = Scene(jax.random.split(jax.random.key(0), len(GRADIENTS)), GRADIENTS, BYZANTINE, TENSORS)
+    np.testing.assert_allclose(make_attack("my_attacks:half").message(scene), GRADIENTS / 2)
+    # With options, it is a function that makes the attack.
+    np.testing.assert_allclose(make_attack("my_attacks:scaled", options=["scale=4"]).message(scene), GRADIENTS * 4)
+    with pytest.raises(ConfigError, match="no parameter 'size': its parameters are scale"):
+        make_attack("my_attacks:scaled", options=["size=4"])
     for path in ("my_attacks:third", "no_such_module:half"):
         with pytest.raises(ConfigError, match=path):
-            make_attack(make_config(attack=path))
+            make_attack(path)
 
 
 @pytest.mark.parametrize("shape", [(20,), (2, 17), (5, 16)])
-def test_a_wrong_shape_from_a_users_attack_is_an_error_that_names_both_shapes(shape, tmp_path):
-    with pytest.raises(ValueError, match=r"attack returned \(.*must return.*\(5, 17\)"):
+def test_a_wrong_shape_from_a_users_attack_is_an_error_that_names_both_shapes(shape):
+    with pytest.raises(ConfigError, match=r"attack returned \(.*must return.*\(5, 17\)"):
         fedpg.train(
+            probes.tiny_environment(),
             agents=5,
             byzantine=2,
             alpha=0.4,
-            attack=lambda keys, gradients, byzantine, tensors: jnp.zeros(shape),
+            attack=lambda scene: jnp.zeros(shape),
             hidden=(3,),
-            environment=probes.tiny_environment(),
-            out=tmp_path / "run",
         )
 
 
@@ -229,7 +252,7 @@ def test_an_attack_that_is_neither_function_nor_attack_is_refused():
 )
 def test_attack_options_set_the_parameters(name, option, expected):
     wanted = np.broadcast_to(expected(), GRADIENTS.shape)
-    np.testing.assert_allclose(sent(name, "figures", option)[BYZANTINE], wanted[BYZANTINE], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(sent(name, "released", option)[BYZANTINE], wanted[BYZANTINE], rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -239,13 +262,13 @@ def test_attack_options_set_the_parameters(name, option, expected):
         ("zero-gradient", "scale=4", "no parameter 'scale': it has no parameters"),
         ("sign-flipping", "scale=big", "name=number, not 'scale=big'"),
         ("sign-flipping", "scale", "name=number, not 'scale'"),
-        ("sign-flipping", "form=text", "no parameter 'form'"),
-        ("my_attacks:half", "scale=4", "attack_options are for built-in attacks"),
+        ("sign-flipping", "form=1", "no parameter 'form'"),
+        ("random-noise", "form=1", "no parameter 'form': its parameters are scale"),  # a setting of its own
     ],
 )
 def test_wrong_attack_options_are_errors_that_say_what_is_right(name, option, message):
     with pytest.raises(ConfigError, match=message):
-        attack_of(name, "text", option)
+        attack_of(name, "paper", option)
 
 
 @pytest.mark.parametrize(
@@ -261,6 +284,6 @@ def test_an_unknown_attack_names_the_nearest(typed, meant):
 @pytest.mark.parametrize("form", FORMS)
 def test_every_attack_changes_something(name, form):
     attack = attack_of(name, form)
-    assert any(part is not None for part in attack)
+    assert any(part is not None for part in (attack.act, attack.rewards, attack.message, attack.recall, attack.length))
     if attack.message is not None:
         assert not np.array_equal(sent(name, form)[BYZANTINE], GRADIENTS[BYZANTINE].astype(np.float64))

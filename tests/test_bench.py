@@ -1,4 +1,4 @@
-"""`fedpg bench` for a task outside JAX: what it counts, and the tables that it prints."""
+"""`fedpg bench`: what it counts, and the tables that it prints."""
 
 import re
 import threading
@@ -7,9 +7,11 @@ from collections import defaultdict
 import numpy as np
 import pytest
 
-from fedpg.agents import make_problem
+from fedpg import make_config, make_problem
+from fedpg.bench import compiled
 from fedpg.bench import pool as bench
-from fedpg.config import make_config
+from fedpg.tasks.simulators import Step
+from tiny import TINY
 
 pytestmark = pytest.mark.slow
 
@@ -26,9 +28,10 @@ class Counting:
     def start(self, lanes: np.ndarray) -> np.ndarray:
         return np.zeros((len(lanes), 2))
 
-    def step(self, lanes: np.ndarray, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def step(self, lanes: np.ndarray, actions: np.ndarray) -> Step:
         self.stepped.append(len(lanes))
-        return np.zeros((len(lanes), 2)), actions, np.zeros(len(lanes), bool)
+        nobody = np.zeros(len(lanes), bool)
+        return np.zeros((len(lanes), 2)), actions, nobody, nobody
 
     def end(self, lanes: np.ndarray) -> None:
         self.ended.extend(lanes)
@@ -42,7 +45,7 @@ def test_steps_are_counted_by_how_many_episodes_are_alive() -> None:
     by_width: bench.Widths = defaultdict(lambda: (0, 0, 0.0))
     timed = bench.Timed(counting, by_width, threading.Lock())
     for alive in (300, 257, 256, 9, 8, 3, 1, 1):
-        observations, rewards, over = timed.step(np.arange(alive), np.full(alive, 7.0))
+        observations, rewards, _, over = timed.step(np.arange(alive), np.full(alive, 7.0))
         assert observations.shape == (alive, 2)
         assert (rewards == 7).all()
         assert not over.any()
@@ -72,7 +75,7 @@ def test_the_tables_add_up(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
     monkeypatch.setattr(bench, "gymnasium_speed", lambda problem, params: 1000.0)
     monkeypatch.setenv("COLUMNS", "160")
     problem = make_problem(make_config("LunarLander-v3", agents=2, trajectories=60, horizon=60, test_horizon=60))
-    bench.bench_pool(problem, problem.environment)  # type: ignore[arg-type]
+    bench.bench_pool(problem)
     printed = capsys.readouterr().out
     total = re.search(r"rounds, ([\d,]+) steps", printed)
     assert total
@@ -92,3 +95,31 @@ def test_the_tables_add_up(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
 
 def _number(cell: str) -> float:
     return float(cell.replace(",", "").rstrip("%"))
+
+
+def test_a_run_is_held_against_the_bare_rollout_on_one_core_and_on_all(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    alone = {1: 2e6, compiled.SEEDS: 4e6}  # by how many seeds' episodes are in one call
+    problem = make_problem(make_config(**TINY | {"trajectories": 20}))
+    batch = problem.config.agents * sum(problem.config.batch) // 2
+    monkeypatch.setattr(compiled, "bare_speed", lambda _, __, n, threads: 8e6 if threads > 1 else alone[n // batch])
+    monkeypatch.setattr(compiled, "gymnasium_speed", lambda problem, params: 1000.0)
+    monkeypatch.setattr(compiled, "cores", lambda: 2)
+    monkeypatch.setenv("COLUMNS", "200")
+    compiled.speed(compiled.make_console(), problem)
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in capsys.readouterr().out.splitlines()]
+    table = {row[0]: row[1:] for row in rows if row}
+    for name, bare in (("training, one run to 20 trajectories", 2e6), ("training, 10 seeds together", 4e6)):
+        speed, of_one, of_all, times, _ = table[name]
+        assert _number(of_one) == pytest.approx(100 * _number(speed) / bare, abs=0.51)
+        assert _number(of_all) == pytest.approx(100 * _number(speed) / 8e6, abs=0.51)
+        assert _number(times) == pytest.approx(_number(speed) / 1000, abs=0.51)
+
+
+def test_a_new_process_starts_faster_with_what_was_compiled_before(capsys: pytest.CaptureFixture[str]) -> None:
+    compiled.start(compiled.make_console())
+    printed = capsys.readouterr().out.replace("\n", " ")
+    found = re.findall(r"with (an empty|a warm) compilation\s+cache:\s+([\d.]+) s", printed)
+    seconds = {name: float(value) for name, value in found}
+    assert 0 < seconds["a warm"] < seconds["an empty"]

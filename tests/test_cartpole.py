@@ -1,4 +1,6 @@
-"""CartPole in JAX against Gymnasium's."""
+"""CartPole in JAX against Gymnasium's, the nominal one and those of agents whose own differ."""
+
+from typing import Any
 
 import gymnasium
 import jax
@@ -7,18 +9,30 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from fedpg.config import make_config
-from fedpg.environments import lanes, make_environment, rollout
-from fedpg.environments.cartpole import ANGLE_LIMIT, X_LIMIT, reset, step
-from fedpg.policies import make_policy
+from fedpg import ConfigError, Task, make_config, make_problem, make_task
+from fedpg.policies import make_mlp
+from fedpg.tasks.cartpole import ANGLE_LIMIT, CARTPOLE, NOMINAL, X_LIMIT, reset, step
+from fedpg.tasks.task import SERVER
+from fedpg.trajectories import Trajectories
+from probes import episodes, play
 
-CARTPOLE = make_environment("CartPole-v1")
-POLICY = make_policy(make_config(), CARTPOLE.observations, CARTPOLE.actions)
+POLICY = make_mlp(CARTPOLE.observations, CARTPOLE.actions, (16, 16), "relu", "paper")
 
 
 @pytest.fixture(scope="module")
 def theirs():
-    return gymnasium.make("CartPole-v1").unwrapped
+    return their_cartpole({})
+
+
+def their_cartpole(changed: dict[str, float]) -> Any:
+    """Gymnasium's, with these parameters set on the object."""
+    task = gymnasium.make("CartPole-v1").unwrapped
+    names = {"gravity": "gravity", "mass_cart": "masscart", "mass_pole": "masspole", "half_length": "length"}
+    for name, value in changed.items():
+        setattr(task, {**names, "force": "force_mag"}[name], value)
+    task.total_mass = task.masspole + task.masscart
+    task.polemass_length = task.masspole * task.length
+    return task
 
 
 def many_states(count: int) -> np.ndarray:
@@ -36,7 +50,9 @@ def test_every_transition_is_that_of_gymnasium(theirs):
     count = 12_000
     states = many_states(count)
     actions = np.random.default_rng(1).integers(0, 2, count)
-    after, rewards, ended = (np.asarray(x) for x in jax.jit(jax.vmap(step))(states, actions))
+    after, rewards, ended = (
+        np.asarray(x) for x in jax.jit(jax.vmap(step, in_axes=(0, 0, None)))(states, actions, dict(NOMINAL))
+    )
 
     expected, their_rewards, their_ends = [], [], []
     theirs.reset(seed=0)
@@ -62,10 +78,13 @@ def test_limits_are_those_of_gymnasium(theirs):
     assert theirs.x_threshold == X_LIMIT
     assert theirs.theta_threshold_radians == ANGLE_LIMIT
     assert gymnasium.spec("CartPole-v1").max_episode_steps == CARTPOLE.limit == 500
+    assert make_task("CartPole-v1") is CARTPOLE
 
 
 def test_first_states_are_uniform_within_a_twentieth():
-    states = np.asarray(jax.jit(jax.vmap(reset))(jax.random.split(jax.random.key(0), 5000)))
+    states = np.asarray(
+        jax.jit(jax.vmap(reset, in_axes=(0, None)))(jax.random.split(jax.random.key(0), 5000), dict(NOMINAL))
+    )
     assert np.abs(states).max() < 0.05
     for each in states.T:
         assert scipy.stats.kstest(each, scipy.stats.uniform(-0.05, 0.1).cdf).pvalue > 1e-3
@@ -83,11 +102,12 @@ def balancing() -> dict[str, jax.Array]:
 
 
 def test_a_policy_that_survives_is_cut_off_after_500_steps_in_both():
-    roll = jax.jit(lambda p, n: rollout(CARTPOLE, POLICY, p, n, CARTPOLE.limit))
     params = balancing()
-    ours = roll(params, lanes(jax.random.split(jax.random.key(0), 8), 10_000, greedy=True))
-    assert np.all(np.asarray(ours.lengths) == 500)
+    eight = episodes(jax.random.split(jax.random.key(0), 8), 10_000)
+    ours = play(CARTPOLE, POLICY, params, eight, CARTPOLE.limit, greedy=True)
+    assert np.all(ours.lengths == 500)
     assert np.all(np.asarray(ours.returns) == 500.0)
+    assert not ours.terminated.any(), "cut off"
 
     limited, mode = gymnasium.make("CartPole-v1"), jax.jit(POLICY.mode)
     observation, _ = limited.reset(seed=0)
@@ -102,18 +122,114 @@ def test_whole_episodes_end_when_gymnasium_ends_them(theirs):
     params = POLICY.unravel(POLICY.init(jax.random.key(5)))
     # Different horizons: an episode ends by falling or by its own horizon, whichever is first.
     horizons = jnp.where(jnp.arange(count) % 2 == 0, 15, 500)
-    several = lanes(jax.random.split(jax.random.key(1), count), horizons)
-    ours = jax.jit(lambda p, n: rollout(CARTPOLE, POLICY, p, n, 500))(params, several)
-    observations, actions, rewards, lengths = (np.asarray(x) for x in ours[:4])
+    ours = play(CARTPOLE, POLICY, params, episodes(jax.random.split(jax.random.key(1), count), horizons), 500)
     for i in range(count):
-        theirs.reset(seed=0)
-        theirs.state, terminated, t = observations[:, 0, i].astype(np.float64), False, 0
-        while not terminated and t < horizons[i]:
-            np.testing.assert_allclose(observations[:, t, i], theirs.state, rtol=1e-4, atol=1e-5)
-            _, _, terminated, _, _ = theirs.step(int(actions[t, i]))
-            t += 1
-        assert lengths[i] == t
-        assert rewards[:, i].sum() == t
-        assert not rewards[t:, i].any()
-    assert (lengths == 15).sum() > 3
-    assert len(set(lengths)) > 10
+        follow(theirs, ours, i, int(horizons[i]))
+    assert (ours.lengths == 15).sum() > 3
+    assert len(set(ours.lengths)) > 10
+    assert 0 < ours.terminated.sum() < count
+
+
+def follow(theirs: Any, ours: Trajectories, i: int, horizon: int) -> None:
+    """Gymnasium's task, from the first state of our i-th episode and by its actions, does what ours did."""
+    theirs.reset(seed=0)
+    theirs.state, terminated, t = ours.observations[:, 0, i].astype(np.float64), False, 0
+    while not terminated and t < horizon:
+        np.testing.assert_allclose(ours.observations[:, t, i], theirs.state, rtol=1e-4, atol=1e-5)
+        _, _, terminated, _, _ = theirs.step(int(ours.actions[t, i]))
+        t += 1
+    assert ours.lengths[i] == t
+    assert ours.rewards[:, i].sum() == t
+    assert not ours.rewards[t:, i].any()
+    assert ours.terminated[i] == terminated
+    np.testing.assert_allclose(ours.last[:, i], theirs.state, rtol=1e-4, atol=1e-5)
+
+
+# Agents whose tasks differ
+
+VARIED: dict[str, list[float]] = {
+    "half_length": [0.5, 0.25, 1.0, 2.0],
+    "gravity": [9.8, 9.8, 3.7, 24.8],
+    "mass_cart": [1.0, 2.0, 1.0, 0.5],
+    "mass_pole": [0.1, 0.1, 0.3, 0.05],
+    "force": [10.0, 5.0, 10.0, 20.0],
+}
+
+
+@pytest.mark.parametrize(
+    "names", [["half_length"], ["gravity"], ["force"], ["mass_cart", "mass_pole"], [*VARIED]], ids=str
+)
+def test_each_agent_has_gymnasiums_cartpole_with_its_own_parameters_and_the_server_the_nominal_one(names: list[str]):
+    given = {name: VARIED[name] for name in names}
+    task, whose = CARTPOLE.vary(given), np.array([0, 1, 2, 3, SERVER] * 4)
+    assert task.agents == 4
+    params = POLICY.unravel(POLICY.init(jax.random.key(5)))
+    ours = play(task, POLICY, params, episodes(jax.random.split(jax.random.key(1), 20), 500, agents=whose), 500)
+    for i, agent in enumerate(whose):
+        changed = {} if agent == SERVER else {name: values[agent] for name, values in given.items()}
+        follow(their_cartpole(changed), ours, i, 500)
+    assert ours.terminated.all()
+
+
+def test_other_parameters_are_other_dynamics():
+    params = POLICY.unravel(POLICY.init(jax.random.key(5)))
+    keys = jax.random.split(jax.random.key(1), 8)
+    task = CARTPOLE.vary({"half_length": [0.5, 1.0]})
+    nominal, first, second, server = (
+        play(t, POLICY, params, episodes(keys, 500, agents=agent), 500)
+        for t, agent in ((CARTPOLE, 0), (task, 0), (task, 1), (task, SERVER))
+    )
+    assert np.array_equal(first.lengths, nominal.lengths)
+    assert np.array_equal(server.lengths, nominal.lengths)
+    assert not np.array_equal(second.lengths, nominal.lengths)
+
+
+def test_an_agents_episodes_do_not_depend_on_who_else_is_simulated():
+    task = CARTPOLE.vary(VARIED)
+    params = POLICY.unravel(POLICY.init(jax.random.key(5)))
+    keys, whose = jax.random.split(jax.random.key(2), 40), np.arange(40) % 4
+
+    def of(some: np.ndarray) -> Trajectories:
+        return play(task, POLICY, params, episodes(keys[some], 300, agents=whose[some]), 300)
+
+    everyone = of(np.arange(40))
+    for some in (np.array([7]), np.arange(40)[::-1], np.array([2, 6, 30]), np.arange(1, 40, 4)):
+        mine = of(some)
+        for name in ("observations", "actions", "rewards"):
+            for i, lane in enumerate(some):
+                length = everyone.lengths[lane]
+                theirs = getattr(everyone, name)[..., :length, lane]
+                assert np.array_equal(getattr(mine, name)[..., :length, i], theirs), name
+        assert np.array_equal(mine.lengths, everyone.lengths[some])
+
+
+def test_parameters_that_are_varied_again_keep_the_others():
+    params = POLICY.unravel(POLICY.init(jax.random.key(5)))
+    keys = jax.random.split(jax.random.key(1), 8)
+
+    def lengths(task: Task) -> list[int]:
+        return play(task, POLICY, params, episodes(keys, 500, agents=1), 500).lengths.tolist()
+
+    both = CARTPOLE.vary({"half_length": [0.5, 1.0], "force": [10.0, 5.0]})
+    again = CARTPOLE.vary({"half_length": [0.5, 1.0]}).vary({"force": [10.0, 5.0]})
+    assert lengths(both) == lengths(again) != lengths(CARTPOLE.vary({"force": [10.0, 5.0]}))
+
+
+@pytest.mark.parametrize(
+    ("parameters", "words"),
+    [
+        ({"half_lenght": [0.5] * 3}, "unknown parameter of CartPole-v1 'half_lenght': did you mean half_length"),
+        ({"half_length": [0.5] * 2}, "'half_length' needs one value for each of the 3 agents"),
+        ({"half_length": [0.5] * 3, "force": [1.0] * 4}, "'force' needs one value for each of the 3 agents"),
+    ],
+)
+def test_parameters_that_do_not_fit_are_refused(parameters: dict[str, list[float]], words: str):
+    with pytest.raises(ConfigError, match=words):
+        make_problem(make_config(agents=3), parameters=parameters)
+
+
+def test_a_task_for_another_number_of_agents_is_refused():
+    with pytest.raises(ConfigError, match="one value per agent"):
+        CARTPOLE.vary({"half_length": [0.5, 1.0], "force": [1.0]})
+    with pytest.raises(ConfigError, match="was made for 2 agents, not for 3"):
+        make_problem(make_config(agents=3), CARTPOLE.vary({"half_length": [0.5, 1.0]}))

@@ -13,13 +13,11 @@ from PIL import Image
 from rich.console import Console
 
 import fedpg
-from fedpg import ConfigError, train_seeds
-from fedpg.agents import Problem
+from fedpg import ConfigError, Problem, train_seeds
 from fedpg.cli import COMMANDS, main
 from fedpg.cli.arguments import parse_seeds
 from fedpg.training.progress import Live
 
-pytestmark = pytest.mark.usefixtures("compiled")
 Capture = pytest.CaptureFixture[str]
 Content = Callable[[Path], dict[str, bytes]]
 
@@ -30,7 +28,7 @@ def options(tiny: Callable[..., Problem], as_options: Callable[..., list[str]]) 
 
 
 @pytest.fixture(scope="module")
-def two_seeds(options: list[str], compiled: object, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def two_seeds(options: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("cli") / "two"
     assert main(["train", *options, "--seeds", "0:2", "--out", str(folder), "--quiet"]) == 0
     return folder
@@ -94,7 +92,7 @@ def test_the_version(capsys: Capture):
         (["evaluat", "runs/x"], "did you mean evaluate?"),
         (["train", "--task", "CartPol-v1"], "unknown task 'CartPol-v1': did you mean CartPole-v1 or "),
         (["train", "--attack", "sign-flip", "--byzantine", "1"], "sign-flipping"),
-        (["train", "--filter", "major"], "did you mean majority?"),
+        (["train", "--aggregator", "major"], "did you mean majority?"),
         (["train", "--preset", "release"], "did you mean released?"),
         (["train", "--algorithm", "fedpg"], "fedpg-br"),
         (["train", "--alpha", "0.5"], "alpha must be in [0, 0.5)"),

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedpg import columns
-from fedpg.policies import categorical_mlp, gaussian_mlp
+from fedpg.policies import categorical_mlp, make_mlp
 
 pytestmark = pytest.mark.kernels
 
@@ -23,8 +23,8 @@ NETWORKS = {
         {
             "categorical": lambda n, w: categorical_mlp(n, (w, w), 4, "tanh"),
             "categorical relu": lambda n, w: categorical_mlp(n, (w, w), 4, "relu"),
-            "paper": lambda n, w: gaussian_mlp(n, (w, w), spaces.Box(-1, 1, (6,)), "tanh", "paper"),
-            "released": lambda n, w: gaussian_mlp(n, (w, w), spaces.Box(-1, 1, (6,)), "tanh", "released"),
+            "paper": lambda n, w: make_mlp(n, spaces.Box(-1, 1, (6,)), (w, w), "tanh", "paper"),
+            "released": lambda n, w: make_mlp(n, spaces.Box(-1, 1, (6,)), (w, w), "tanh", "released"),
         }.items(),
         [(8, 16), (17, 64)],
     )

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 import fedpg
-from fedpg import Attack, Config, ConfigError, make_config
-from fedpg.agents import make_problem
+from fedpg import Aggregator, Attack, Config, ConfigError, make_config, make_problem
 from fedpg.config import from_json, to_json
 
 NAN = math.nan
@@ -21,7 +20,7 @@ BAD_NUMBERS: list[tuple[dict[str, Any], list[str]]] = [
     ({"byzantine": -1}, ["byzantine", "0 or more"]),
     ({"agents": 4, "byzantine": 2}, ["byzantine = 2", "fewer than half", "add agents"]),
     ({"agents": 1, "byzantine": 1}, ["byzantine = 1", "fewer than half"]),
-    ({"agents": 10, "byzantine": 5, "filter": "mean"}, ["byzantine = 5", "fewer than half"]),
+    ({"agents": 10, "byzantine": 5, "aggregator": "mean"}, ["byzantine = 5", "fewer than half"]),
     ({"agents": 10, "byzantine": 3, "alpha": 0.2}, ["byzantine = 3", "alpha", "raise alpha", "add agents"]),
     ({"agents": 10, "byzantine": 1, "alpha": 0.0}, ["byzantine = 1", "alpha", "raise alpha"]),
     ({"alpha": 0.5}, ["alpha", "[0, 0.5)"]),
@@ -63,7 +62,7 @@ IMPOSSIBLE_TOGETHER: list[tuple[dict[str, Any], list[str]]] = [
     ),
     ({"estimator": "standardised", "baseline": "leave-one-out"}, ["standardised", "baseline", "none"]),
     ({"algorithm": "gpomdp", "inner_steps": 3}, ["gpomdp", "inner_steps must be 1", "svrpg"]),
-    ({"algorithm": "gpomdp", "nobody": "server"}, ["gpomdp", "nobody", "skip"]),
+    ({"algorithm": "gpomdp", "none_accepted": "server"}, ["gpomdp", "none_accepted", "skip"]),
     ({"algorithm": "gpomdp", "inner_law": "geometric-from-0"}, ["gpomdp", "inner_law", "fixed"]),
     ({"algorithm": "svrpg", "inner_law": "geometric-from-1"}, ["svrpg", "inner_law", "fixed"]),
 ]
@@ -87,26 +86,29 @@ WRONG_TYPES: list[dict[str, Any]] = [
     {"horizon": "500"},
     {"trajectories": 5e3},
     {"attack": 3},
-    {"filter": None},
+    {"aggregator": None},
+    {"policy": None},
     {"task": 3},
     {"preset": 3},
     {"algorithm": None},
     {"optimizer": 1},
     {"attack_options": "scale=4"},
     {"attack_options": (4,)},
+    {"aggregator_options": "z=4"},
 ]
 
 MISTYPED: list[tuple[dict[str, Any], str, str]] = [
     ({"task": "CartPol-v1"}, "task 'CartPol-v1'", "CartPole-v1"),
     ({"task": "cartpole-v1"}, "task 'cartpole-v1'", "CartPole-v1"),
     ({"attack": "sign-flip", "byzantine": 1}, "attack 'sign-flip'", "sign-flipping"),
-    ({"filter": "fedpgg"}, "filter 'fedpgg'", "fedpg"),
+    ({"aggregator": "fedpgg"}, "aggregator 'fedpgg'", "fedpg"),
     ({"algorithm": "fedpg"}, "algorithm 'fedpg'", "fedpg-br"),
     ({"preset": "release"}, "preset 'release'", "released"),
     ({"agent": 3}, "setting 'agent'", "agents"),
     ({"learningrate": 0.1}, "setting 'learningrate'", "learning_rate"),
     ({"optimizer": "adamw"}, "optimizer 'adamw'", "adam"),
     ({"inner_law": "geometric"}, "inner_law 'geometric'", "geometric-from-0"),
+    ({"attack_form": "release"}, "attack_form 'release'", "released"),
 ]
 
 
@@ -153,24 +155,36 @@ def test_a_name_like_no_other_is_answered_with_all_there_are():
         ({"attack": "nan", "attack_options": ("scale=3",)}, ["nan", "no parameters"]),
         ({"attack": "sign-flipping", "attack_options": ("scale",)}, ["attack_options", "name=number"]),
         ({"attack": "sign-flipping", "attack_options": ("scale=x",)}, ["attack_options", "name=number"]),
-        ({"attack": "math:sin", "attack_options": ("scale=3",)}, ["attack_options", "built-in"]),
-        ({"attack": "no_such_module:attack"}, ["no_such_module:attack", "package.module:name"]),
-        ({"attack": "math:no_such_function"}, ["math:no_such_function", "package.module:name"]),
-        ({"attack": ":"}, ["attack", "package.module:name"]),
+        ({"attack": "math:pi", "attack_options": ("scale=3",)}, ["math:pi", "not a function"]),
+        ({"attack": "no_such_module:attack"}, ["attack 'no_such_module:attack'", "package.module:object"]),
+        ({"attack": "math:no_such_function"}, ["attack 'math:no_such_function'", "package.module:object"]),
+        ({"attack": ":"}, ["attack", "package.module:object"]),
         ({"attack": "math:pi"}, ["Attack", "function"]),
+        ({"aggregator_options": ("z=3",)}, ["fedpg", "'z'"]),
+        ({"aggregator_options": ("alpha=0.1",)}, ["fedpg", "'alpha'"]),  # a setting of its own
+        ({"aggregator": "math:pi"}, ["math:pi", "Aggregator"]),
+        ({"aggregator": "math:pi", "aggregator_options": ("z=3",)}, ["math:pi", "not a function"]),
+        ({"aggregator": "math:nothing"}, ["aggregator 'math:nothing'", "package.module:object"]),
+        ({"policy": "mpl"}, ["policy 'mpl'", "mlp", "package.module:object"]),
+        ({"policy": "builtins:id"}, ["builtins:id", "Policy"]),
+        ({"optimizer": "builtins:abs"}, ["builtins:abs", "GradientTransformation"]),
+        ({"algorithm": "math:pi"}, ["math:pi", "Algorithm"]),
     ],
     ids=str,
 )
-def test_an_attack_that_cannot_be_made_is_refused(settings: dict[str, Any], words: list[str]):
+def test_a_piece_that_cannot_be_made_is_refused(settings: dict[str, Any], words: list[str]):
     with pytest.raises(ConfigError) as refused:
         make_problem(make_config(**settings))
     assert [word for word in words if word not in str(refused.value)] == []
 
 
-def test_an_attack_of_the_users_own_is_found_by_its_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_pieces_of_the_users_own_are_found_by_their_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "an_attack_of_mine.py").write_text(
-        "from fedpg import Attack\n"
-        "def mirror(keys, gradients, byzantine, tensors):\n    return -gradients\n"
+        "from fedpg import Attack, Aggregator\n"
+        "from fedpg.aggregators import mean\n"
+        "def mirror(scene):\n    return -scene.gradients\n"
+        "average = mean()\n"
+        "def trimmed(share=0.1, alpha=0.0):\n    return mean()._replace(needs=(f'{share:g} {alpha:g}',))\n"
         "still = Attack(act=lambda action, random: 0 * action)\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
@@ -181,12 +195,19 @@ def test_an_attack_of_the_users_own_is_found_by_its_path(tmp_path: Path, monkeyp
     still = make_problem(make_config(attack="an_attack_of_mine:still")).attack
     assert still.act is not None
     assert still.message is None
+    average = make_problem(make_config(aggregator="an_attack_of_mine:average")).aggregator
+    assert isinstance(average, Aggregator)
+    options = {"alpha": 0.25, "aggregator_options": ("share=0.5",)}
+    made = make_problem(make_config(aggregator="an_attack_of_mine:trimmed", **options)).aggregator
+    assert made.needs == ("0.5 0.25",)  # its own parameter, and the setting of that name
+    with pytest.raises(ConfigError, match="not a function"):
+        make_problem(make_config(aggregator="an_attack_of_mine:average", **options))
 
 
 def test_the_limits_themselves_are_allowed():
     assert make_config(agents=1).agents == 1
-    assert make_config(agents=10, byzantine=3, alpha=0.3).required == 7
-    assert make_config(agents=10, byzantine=4, filter="mean", alpha=0.0).byzantine == 4
+    assert make_config(agents=10, byzantine=3, alpha=0.3).byzantine == 3
+    assert make_config(agents=10, byzantine=4, aggregator="mean", alpha=0.0).byzantine == 4
     assert make_config(minibatch=12, batch=(12, 12)).minibatch == 12
     assert make_config(discount=1, horizon=1, sigma="auto", ratio_bound=math.inf, attack_start=1).discount == 1
     assert make_config(importance="decision", estimator="gpomdp").importance == "decision"
@@ -212,6 +233,15 @@ def test_settings_from_a_file_are_checked_as_well(change: dict[str, Any]):
         from_json(to_json(make_config()) | change)
 
 
+def test_settings_that_the_first_edition_wrote_are_read():
+    config = make_config(aggregator="majority", none_accepted="server", attack_form="released")
+    old = to_json(config) | {"filter": "majority", "nobody": "server", "attack_form": "figures"}
+    for name in ("aggregator", "none_accepted", "aggregator_options", "policy"):
+        del old[name]
+    assert from_json(old) == config
+    assert from_json(old | {"attack_form": "text"}).attack_form == "paper"
+
+
 TABLE = {
     "hidden": (16, 16),
     "activation": "relu",
@@ -225,13 +255,13 @@ TABLE = {
     "optimizer": "adam",
     "agents": 10,
     "byzantine": 0,
-    "filter": "fedpg",
+    "aggregator": "fedpg",
 }
 RELEASED = {
     "alpha": 0.4,
     "sigma": 0.06,
-    "attack_form": "figures",
-    "nobody": "server",
+    "attack_form": "released",
+    "none_accepted": "server",
     "inner_law": "geometric-from-1",
     "ratio_bound": 0.005,
     "estimator": "standardised",
@@ -242,8 +272,8 @@ RELEASED = {
 PAPER = {
     "alpha": 0.3,
     "sigma": "auto",
-    "attack_form": "text",
-    "nobody": "skip",
+    "attack_form": "paper",
+    "none_accepted": "skip",
     "inner_law": "geometric-from-0",
     "ratio_bound": math.inf,
     "estimator": "gpomdp",
@@ -287,7 +317,8 @@ def test_the_other_tasks_have_the_papers_table_too(task: str, table: dict[str, A
 def test_without_a_preset_a_task_has_the_one_that_learns_better():
     assert make_config("CartPole-v1").preset == "paper"
     for task in ("LunarLander-v3", "LunarLander-v2", "HalfCheetah-v5", "Pendulum-v1", "my_module:make"):
-        assert make_config(task) == make_config(task, "released")
+        # What an attack means does not change with the task.
+        assert make_config(task) == make_config(task, "released", attack_form="paper")
 
 
 def test_the_defaults_of_the_record_are_the_defaults_of_the_command():
@@ -296,13 +327,13 @@ def test_the_defaults_of_the_record_are_the_defaults_of_the_command():
 
 @pytest.mark.parametrize("preset", ["paper", "released"])
 @pytest.mark.parametrize(("algorithm", "steps"), [("svrpg", 3), ("gpomdp", 1)])
-def test_the_baselines_have_a_fixed_batch_fixed_steps_and_no_filter(algorithm: Any, steps: int, preset: Any):
+def test_the_baselines_have_a_fixed_batch_fixed_steps_and_no_defence(algorithm: Any, steps: int, preset: Any):
     config = make_config(preset=preset, algorithm=algorithm)
     assert config.batch == (16, 16)
-    assert config.filter == "mean"
+    assert config.aggregator == "mean"
     assert (config.inner_law, config.inner_steps) == ("fixed", steps)
 
 
 def test_what_the_user_gives_wins_over_the_preset():
-    config = make_config(preset="paper", algorithm="svrpg", alpha=0.1, batch=(5, 7), filter="majority", sigma=2)
-    assert (config.alpha, config.batch, config.filter, config.sigma) == (0.1, (5, 7), "majority", 2)
+    config = make_config(preset="paper", algorithm="svrpg", alpha=0.1, batch=(5, 7), aggregator="majority", sigma=2)
+    assert (config.alpha, config.batch, config.aggregator, config.sigma) == (0.1, (5, 7), "majority", 2)

@@ -3,35 +3,38 @@
 import dataclasses
 import importlib
 import inspect
+import itertools
 import re
 import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import fedpg
-import fedpg.training.rounds
 import probes
 from documents import CODE, DOCUMENTS, PATHS, ROOT, Code, Command, Document, commands, read, slug
-from fedpg import Config, Environment, Run, make_config
-from fedpg.agents import Problem, Replies, make_problem
-from fedpg.aggregators import FILTERS, RULES, make_filter
-from fedpg.algorithms import ALGORITHMS, Log, first_state
-from fedpg.attacks import ATTACKS, make_attack
+from fedpg import AGGREGATORS, ATTACKS, Config, Environment, Problem, Run
+from fedpg.aggregators import RULES, Own, Sent, make_aggregator, required
+from fedpg.algorithms import make_algorithm
+from fedpg.attacks import make_attack
 from fedpg.cli import COMMANDS, main
 from fedpg.cli.arguments import parse_seeds
 from fedpg.cli.federation import Create
 from fedpg.cli.reproduce import Reproduce
 from fedpg.cli.train import Train
-from fedpg.config import OTHER_TASKS, TASKS, refuse_idle_attack, validate
-from fedpg.environments import ENVIRONMENTS
+from fedpg.config import refuse_idle_attack, validate
 from fedpg.experiments.catalogue import find
-from fedpg.federation import local_federation
+from fedpg.federation import Local
+from fedpg.presets import OTHER_TASKS, TASKS
+from fedpg.server import Server
+from fedpg.tasks import registry
+from fedpg.tasks.compiled import compiled_task
+from fedpg.training.rounds import Log, advance, first_state
+from test_architecture import ORDER
 from tiny import TINY
 
 SOURCE = ROOT / "src" / "fedpg"
@@ -101,23 +104,22 @@ def test_every_block_of_python_runs_and_what_it_defines_works(
     if module:
         assert module in USES, "say there what to do with it"
         USES[module](new, monkeypatch)
-    for run in new.values():
-        if isinstance(run, Run):
-            assert run.finished
-            assert {"records.jsonl", "policy.safetensors"} <= {path.name for path in (tmp_path / run.folder).iterdir()}
+    runs = [run for run in new.values() if isinstance(run, Run)]
+    assert all(run.finished for run in runs)
+    folders = [tmp_path / run.folder for run in runs if run.folder is not None]
+    for folder in folders:
+        assert {"records.jsonl", "policy.safetensors"} <= {path.name for path in folder.iterdir()}
+    written = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert [path for path in written if path.parent not in folders] == [], "a run without `out` writes nothing"
 
 
 def federation(**settings: Any) -> Problem:
     """Five agents with a task of three steps."""
-    small = {"agents": 5, "hidden": (3,), "batch": (3, 3), "minibatch": 2, "test_episodes": 1, "sigma": 10.0}
-    return make_problem(make_config(**small | settings), environment=probes.tiny_environment())
+    return probes.tiny_problem(**{"agents": 5} | settings)
 
 
 def one_round(problem: Problem) -> Log:
-    def compute(state: Any) -> Any:
-        return ALGORITHMS[problem.config.algorithm](problem, local_federation(problem), state)
-
-    return jax.jit(compute)(first_state(problem, 0))[1]
+    return advance(problem, first_state(problem, 0), Local(problem), Server(problem))[1]
 
 
 def use_attack(new: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,31 +129,31 @@ def use_attack(new: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     (scale,) = [name for name in inspect.signature(function).parameters if name != "form"]
     attacked = federation(byzantine=2, alpha=0.4, attack="documented", attack_options=(f"{scale}=2",))
     sent, true = (
-        np.asarray(probes.answers(problem)(probes.broadcast(problem)).replies.gradients)
+        np.asarray(probes.answers(problem)(probes.broadcast(problem)).sent["gradient"])
         for problem in (attacked, federation())
     )
     np.testing.assert_allclose(sent[:3], true[:3], rtol=1e-4, atol=1e-6)
     np.testing.assert_allclose(sent[3:], -2 * np.tile(true[3:].mean(axis=0), (2, 1)), rtol=1e-4, atol=1e-6)
     log = one_round(attacked)
-    assert not log.status.any()
-    np.testing.assert_allclose(log.norms, np.linalg.norm(sent, axis=1), rtol=1e-4)
+    assert not log["status"].any()
+    np.testing.assert_allclose(log["norms"], np.linalg.norm(sent, axis=1), rtol=1e-4)
 
 
-def use_filter(new: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Four of five agents are enough for the filter of CONTRIBUTING, which keeps the shortest gradients."""
-    (function,) = new.values()
-    monkeypatch.setitem(FILTERS, "documented", function)
-    problem = federation(byzantine=1, attack="sign-flipping", filter="documented")
-    assert problem.config.required == 4
+def use_aggregator(new: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four of five agents are enough for the aggregator of CONTRIBUTING, which keeps the shortest gradients."""
+    (function,) = [value for value in new.values() if getattr(value, "__module__", "") == "fedpg.aggregators.new"]
+    monkeypatch.setitem(AGGREGATORS, "documented", function)
+    problem = federation(byzantine=1, attack="sign-flipping", aggregator="documented")
+    assert required(5, problem.config.alpha) == 4
     log = one_round(problem)
-    assert log.accepted.tolist() == (log.norms < log.norms.max()).tolist()
-    assert RULES[int(log.rule)] == "other"
-    assert 0 < log.gradient_norm < log.norms.max()
+    assert log["accepted"].tolist() == (log["norms"] < log["norms"].max()).tolist()
+    assert RULES[log["rule"]] == "other"
+    assert 0 < log["gradient_norm"] < log["norms"].max()
 
     gradients = jnp.array([[3.0, 4.0], [1.0, 0.0], [jnp.nan, 0.0], [0.0, 2.0], [6.0, 8.0]])
     for lost in (0, 5):  # without a valid reply there is nobody to keep
-        lengths = jnp.where(jnp.arange(5) < lost, 0, 2)
-        verdict = function(Replies(gradients, lengths), jnp.float32(1.0), jnp.int32(3), problem.config)
+        valid = (jnp.arange(5) >= lost) & (jnp.arange(5) != 2)
+        verdict, _ = problem.aggregator.update((), Sent(gradients, valid, 3), Own())
         kept = [] if lost else [0, 1, 3, 4]
         assert np.flatnonzero(verdict.accepted).tolist() == kept
         assert verdict.gradient.tolist() == ([0.0, 0.0] if lost else gradients[jnp.array(kept)].mean(axis=0).tolist())
@@ -159,22 +161,29 @@ def use_filter(new: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def use_task(new: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The task of CONTRIBUTING, by its name, trained for some rounds."""
+    """The task of CONTRIBUTING, by its name, trained for some rounds; with another parameter it is another task."""
     (task,) = [value for value in new.values() if isinstance(value, Environment)]
-    monkeypatch.setitem(ENVIRONMENTS, task.id, task)
-    run = fedpg.train(task.id, **TINY | {"trajectories": 15})
+    monkeypatch.setitem(registry.TASKS, task.id, compiled_task(task))
+    small = TINY | {"trajectories": 15}
+    run = fedpg.train(task.id, **small)
     assert run.finished
     assert run.config.preset == "released"
     assert len(set(run.records.test_returns.tolist())) == len(run.records) + 1 > 2, "it learns something every time"
     assert (run.records.test_returns <= 0).all()
     action = run.policy(np.zeros(task.observations))
     assert task.actions.contains(action)
+    ((name, nominal),) = task.parameters
+    same, other = (
+        fedpg.train(task.id, **small, parameters={name: [factor * nominal] * small["agents"]}) for factor in (1, 3)
+    )
+    np.testing.assert_allclose(same.records.test_returns[1], run.records.test_returns[1], rtol=1e-4)
+    assert other.records.test_returns[1] != pytest.approx(run.records.test_returns[1], rel=1e-4)
 
 
 USES: dict[str, Callable[[dict[str, Any], pytest.MonkeyPatch], None]] = {
     "fedpg.attacks": use_attack,
-    "fedpg.aggregators": use_filter,
-    "fedpg.environments": use_task,
+    "fedpg.aggregators": use_aggregator,
+    "fedpg.tasks": use_task,
 }
 
 
@@ -192,9 +201,14 @@ def check(options: Any) -> int:
         sites = options.sites if isinstance(options, Create) else None
         config = validate(dataclasses.replace(options.config, agents=sites or options.config.agents))
         refuse_idle_attack(config)
-        make_filter(config)
-        if ":" not in config.attack:  # the reader's own is not here
-            make_attack(config)
+        # What is the reader's own, as package.module:object, is not here.
+        if ":" not in config.algorithm:
+            make_algorithm(config.algorithm)
+        if ":" not in config.aggregator:
+            numbers = {name: getattr(config, name) for name in ("alpha", "sigma", "delta")}
+            make_aggregator(config.aggregator, config.aggregator_options, **numbers)
+        if ":" not in config.attack:
+            make_attack(config.attack, config.attack_form, config.attack_options)
     if isinstance(options, Train | Reproduce):
         parse_seeds(options.seeds)
     if isinstance(options, Reproduce):
@@ -307,13 +321,28 @@ def test_every_file_of_the_repository_that_is_named_exists(document: Document):
             assert (ROOT / name).exists() or (document.path.parent / name).exists(), f"{code.where}: {name}"
 
 
+def rows_of_the_map() -> list[tuple[str, str]]:
+    """(the modules, what is said of them) of every row."""
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    found = re.search(r"(?m)^\| `src/fedpg/` \|.*\n\|---\|---\|\n((?:\|.*\n)+)", text)
+    assert found is not None
+    return [(row.split("|")[1], row.split("|")[2]) for row in found[1].splitlines()]
+
+
 def test_the_map_of_the_code_has_every_module_and_nothing_else():
-    (block,) = [code.text for code in CODE if code.text.startswith("    src/fedpg/\n")]
-    names = [
-        name.rstrip("/")
-        for line in block.splitlines()[1:]
-        if re.match(r" {6}\S", line)
-        for name in re.split(r"\s{2,}", line.strip())[0].split(", ")
-    ]
-    there = {path.name for path in SOURCE.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
-    assert sorted(names) == sorted(there - {"__init__.py"})
+    """And its rows are in the order that test_architecture.py holds the modules to."""
+    rows = [re.findall(r"`(\w+)/?`", modules) for modules, _ in rows_of_the_map()]
+    there = {path.stem for path in SOURCE.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
+    assert sorted(name for row in rows for name in row) == sorted(there - {"__init__"})
+    places = [sorted(ORDER.index(name) for name in row) for row in rows]
+    assert all(above[-1] < below[0] for above, below in itertools.pairwise(places))
+
+
+def test_a_folder_in_the_map_of_the_code_has_the_modules_that_are_said_to_be_in_it():
+    checked = 0
+    for modules, about in rows_of_the_map():
+        inside = {path.stem for room in re.findall(r"`(\w+)/`", modules) for path in (SOURCE / room).glob("*.py")}
+        for name in re.findall(r"`([a-z_]+)`", about):
+            assert name in inside, f"{modules.strip()}: {name}"
+            checked += 1
+    assert checked > 10

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 import probes
-from fedpg.config import make_config
-from fedpg.environments import Lanes, join, lanes, make_environment, rollout
+from fedpg import make_task
 from fedpg.estimators import (
     correction,
     gradient,
@@ -20,7 +19,7 @@ from fedpg.estimators import (
     standardised_weights,
     weighted_score,
 )
-from fedpg.policies import gaussian_mlp, make_policy
+from fedpg.policies import make_mlp
 from fedpg.trajectories import Trajectories
 
 POLICY = probes.tiny_policy()
@@ -43,8 +42,7 @@ COMBINATIONS = [
 
 
 def estimator_of(name: str, baseline: str = "none", importance: str = "trajectory", discount: float = probes.GAMMA):
-    settings = {"estimator": name, "baseline": baseline, "importance": importance, "discount": discount}
-    return make_estimator(make_config(**settings))
+    return make_estimator(name, discount, baseline, importance)
 
 
 @functools.cache
@@ -85,8 +83,8 @@ def test_the_tiny_task_has_trajectories_of_every_length_and_gradients_to_find():
 def test_rollouts_of_the_tiny_task_follow_the_enumerated_probabilities():
     count = 20_000
     params, probability, _ = exact()[0]
-    several = lanes(jax.random.split(jax.random.key(0), count), 10)
-    mine = jax.jit(lambda n: rollout(probes.tiny_environment(), POLICY, params, n, probes.HORIZON))(several)
+    several = probes.episodes(jax.random.split(jax.random.key(0), count), 10)
+    mine = probes.play(make_task(probes.tiny_environment()), POLICY, params, several, probes.HORIZON)
     returns = np.asarray(EVERY.returns, np.float64)
     mean = probability @ returns
     assert abs(float(mine.returns.mean()) - mean) < 4 * np.sqrt(probability @ (returns - mean) ** 2 / count)
@@ -144,7 +142,7 @@ def test_at_theta_0_the_correction_is_exactly_zero(name, baseline, importance):
 
 def long_episode(steps: int) -> Trajectories:
     ones = jnp.ones((steps, 1))
-    return Trajectories(jnp.zeros((2, steps, 1)), ones.astype(jnp.int32), ones, jnp.array([steps]))
+    return probes.trajectories(jnp.zeros((2, steps, 1)), ones.astype(jnp.int32), ones, jnp.array([steps]))
 
 
 @pytest.mark.parametrize("first", [-5.0, 5.0])
@@ -172,7 +170,7 @@ def hand_example() -> Trajectories:
     rewards = np.zeros((probes.BUFFER, 3), np.float32)
     rewards[:3, 0], rewards[:2, 1], rewards[:1, 2] = [1.0, 2.0, -1.0], [0.5, 3.0], [4.0]
     rng = np.random.default_rng(0)
-    return Trajectories(
+    return probes.trajectories(
         jnp.asarray(rng.normal(size=(2, probes.BUFFER, 3)), jnp.float32),
         jnp.asarray(rng.integers(0, 2, (probes.BUFFER, 3)), jnp.int32),
         jnp.asarray(rewards),
@@ -225,7 +223,9 @@ def test_weights_of_long_episodes_of_several_agents_at_once(name):
     alive = np.arange(steps)[:, None, None] < lengths
     rewards = np.where(alive, rng.normal(size=(steps, 2, 2)), 0.0)
     blank = jnp.zeros((steps, 2, 2), jnp.int32)
-    several = Trajectories(jnp.zeros((2, steps, 2, 2)), blank, jnp.asarray(rewards, jnp.float32), jnp.asarray(lengths))
+    several = probes.trajectories(
+        jnp.zeros((2, steps, 2, 2)), blank, jnp.asarray(rewards, jnp.float32), jnp.asarray(lengths)
+    )
     weights = np.asarray(jax.jit(estimator_of(name, discount=gamma).weights)(several))
     assert not weights[~alive].any()
     for k, b in np.ndindex(2, 2):
@@ -245,7 +245,7 @@ def test_weights_of_long_episodes_of_several_agents_at_once(name):
 def border_case(kind: str):
     """Trajectories for a kind of policy, and everything that is computed from them."""
     actions = probes.reaching_environment().actions
-    policy = POLICY if kind == "categorical" else gaussian_mlp(2, (3,), actions, "tanh", kind)
+    policy = POLICY if kind == "categorical" else make_mlp(2, actions, (3,), "tanh", kind)
     params, other = (policy.unravel(policy.init(jax.random.key(seed))) for seed in (0, 1))
     clean = hand_example()
     if kind != "categorical":
@@ -276,7 +276,7 @@ def test_what_lies_beyond_an_episodes_end_never_matters(kind, garbage):
 @pytest.mark.parametrize(("steps", "episodes"), [(50, 60), (500, 7), (70, 2)])
 def test_the_score_does_not_depend_on_the_blocks_it_is_summed_in(steps, episodes):
     rng = np.random.default_rng(steps)
-    trajectories = Trajectories(
+    trajectories = probes.trajectories(
         jnp.asarray(rng.normal(size=(2, steps, episodes)), jnp.float32),
         jnp.asarray(rng.integers(0, 2, (steps, episodes)), jnp.int32),
         jnp.ones((steps, episodes)),
@@ -297,7 +297,7 @@ def test_the_score_does_not_depend_on_the_blocks_it_is_summed_in(steps, episodes
 @pytest.mark.parametrize(
     ("name", "baseline"), [("reinforce", "none"), ("gpomdp", "leave-one-out"), ("standardised", "none")]
 )
-def test_empty_lanes_change_no_estimate(name, baseline):
+def test_episodes_that_were_not_wanted_change_no_estimate(name, baseline):
     estimator, params = estimator_of(name, baseline), exact()[0][0]
     three = probes.chosen(EVERY, np.array([[3, 40, 60]]))
     three = jax.tree.map(lambda x: x[0], three)
@@ -337,48 +337,44 @@ def test_influences_of_a_mean_over_episodes_are_the_deviations_of_each():
     np.testing.assert_allclose(rows, each - each.mean(axis=0), atol=1e-5)
 
 
-CARTPOLE = make_environment("CartPole-v1")
-REACHING = probes.reaching_environment(steps=7)
+CARTPOLE = make_task("CartPole-v1")
+REACHING = make_task(probes.reaching_environment(steps=7))
 
 
 @pytest.mark.kernels
-@pytest.mark.parametrize(("task", "width"), [("discrete", 16), ("gaussian", 16)])
-def test_an_episode_depends_on_its_key_alone(task, width):
+@pytest.mark.parametrize("task", [CARTPOLE, REACHING], ids=["discrete", "gaussian"])
+def test_an_episode_depends_on_its_key_alone(task):
     """To rounding: XLA may divide other numbers of episodes into other vectors, and sum their products differently."""
-    environment = CARTPOLE if task == "discrete" else REACHING
-    config = make_config(hidden=(width, width), gaussian="paper")
-    policy = make_policy(config, environment.observations, environment.actions)
-    params = policy.unravel(policy.init(jax.random.key(1)))
-    roll = jax.jit(lambda n: rollout(environment, policy, params, n, 60))
+    policy, params = probes.policy_for(task)
     keys = jax.random.split(jax.random.key(2), 64)
-    whole = roll(lanes(keys, 60))
+    whole = probes.play(task, policy, params, probes.episodes(keys, 60), 60)
     alive = np.asarray(whole.mask)
     for layout in (np.arange(64)[::-1], np.array([9, 3, 60, 3, 17, 44, 0]), np.array([5])):
-        part = roll(lanes(keys[layout], 60))
+        part = probes.play(task, policy, params, probes.episodes(keys[layout], 60), 60)
         assert np.array_equal(part.lengths, whole.lengths[layout])
+        assert np.array_equal(part.terminated, whole.terminated[layout])
+        np.testing.assert_allclose(part.last, whole.last[:, layout], rtol=1e-4, atol=1e-5)
         for mine, all_ in zip(part[:3], whole[:3], strict=True):
-            mine, theirs = (np.asarray(x)[..., alive[:, layout]] for x in (mine, np.asarray(all_)[..., layout]))
+            mine, theirs = (x[..., alive[:, layout]] for x in (mine, all_[..., layout]))
             np.testing.assert_allclose(mine, theirs, rtol=1e-4, atol=1e-5)
-    assert task == "gaussian" or len(set(whole.lengths.tolist())) > 5
+    assert task is REACHING or len(set(whole.lengths.tolist())) > 5
 
 
-def test_empty_lanes_stay_empty_and_horizons_cut():
-    policy = make_policy(make_config(), 4, CARTPOLE.actions)
-    params = policy.unravel(policy.init(jax.random.key(1)))
+def test_episodes_that_are_not_wanted_stay_empty_and_horizons_cut():
     keys = jax.random.split(jax.random.key(3), 6)
-    mixed = lanes(keys, jnp.array([0, 3, 0, 5, 500, 0]))
-    played = jax.jit(lambda n: rollout(CARTPOLE, policy, params, n, 8))(join(mixed, lanes(keys[:1], 0)))
+    mixed = probes.episodes(keys, jnp.array([0, 3, 0, 5, 500, 0]))
+    these = probes.side_by_side(mixed, probes.episodes(keys[:1], 0))
+    played = probes.play(CARTPOLE, *probes.policy_for(CARTPOLE), these, 8)
     assert played.lengths.tolist() == [0, 3, 0, 5, 8, 0, 0]
     assert np.array_equal(played.returns, played.lengths)
-    assert not np.asarray(played.rewards)[~np.asarray(played.mask)].any()
+    assert not played.rewards[~np.asarray(played.mask)].any()
+    assert not played.terminated.any()
 
 
-def test_nothing_is_rolled_out_if_every_lane_is_empty():
-    policy = make_policy(make_config(), 4, CARTPOLE.actions)
-    params = policy.unravel(policy.init(jax.random.key(1)))
-    empty = lanes(jax.random.split(jax.random.key(3), 2), 0)
-    assert isinstance(empty, Lanes)
-    played = jax.jit(lambda n: rollout(CARTPOLE, policy, params, n, 8))(empty)
+def test_nothing_is_rolled_out_if_no_episode_is_wanted():
+    policy, params = probes.policy_for(CARTPOLE)
+    nothing = probes.episodes(jax.random.split(jax.random.key(3), 2), 0)
+    played = probes.play(CARTPOLE, policy, params, nothing, 8)
     assert played.lengths.tolist() == [0, 0]
     for estimator in (estimator_of("standardised"), estimator_of("gpomdp")):
         zero = jax.jit(lambda t, e=estimator: gradient(e, policy, params, t))(played)

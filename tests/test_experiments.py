@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedpg import ConfigError, make_config
-from fedpg.aggregators import FILTERS
+from fedpg.aggregators import AGGREGATORS
 from fedpg.attacks import ATTACKS
 from fedpg.experiments.catalogue import EXPERIMENTS, TASKS, config_of, configs_of, find
 from fedpg.experiments.paper import paper_curves
@@ -31,7 +31,7 @@ def test_every_curve_has_settings_that_work_and_the_names_of_a_panel_are_its_own
             for curve in panel.curves:
                 config = config_of(panel, curve)
                 assert config.task == panel.task in TASKS
-                assert config.filter in FILTERS
+                assert config.aggregator in AGGREGATORS
                 assert config.attack in ATTACKS
 
 
@@ -103,26 +103,26 @@ def test_a_plan_has_what_is_missing_too_short_or_wanted_again():
     half = dataclasses.replace(config, trajectories=50)
     runs = [stored_run(config, 0), stored_run(config, 1, length=60), stored_run(config, 2, code="before")]
     stored = {run.key: run for run in runs}
-    todo = plan([config, half], [0, 1, 2, 3], stored, "now", again=False)
+    todo = plan([config, half], [0, 1, 2, 3], stored, again=False)
     assert todo.units == (Unit(config, (1, 3)),)  # compiled: all seeds in one process; the longest of both lengths
     assert todo.wanted == 4
     assert [run.seed for run in todo.old] == [2]
     # What is of other code is not replaced without a word, however short it is.
     short = {run.key: run for run in [stored_run(config, 0, length=60, code="before")]}
-    todo = plan([config], [0], short, "now", again=False)
+    todo = plan([config], [0], short, again=False)
     assert (todo.units, [run.seed for run in todo.old]) == ((), [0])
     # What is made again gets as long as it was.
-    todo = plan([half], [2, 3], stored, "now", again=True)
+    todo = plan([half], [2, 3], stored, again=True)
     assert todo.units == (Unit(config, (2,)), Unit(half, (3,)))
-    again = plan([config], [0, 1, 2, 3], stored, "now", again=True)
+    again = plan([config], [0, 1, 2, 3], stored, again=True)
     assert again.units == (Unit(config, (1, 2, 3)),)
     assert again.old == ()
-    assert plan([half], [0, 1], stored, "now", again=False).units == ()
+    assert plan([half], [0, 1], stored, again=False).units == ()
 
 
 def test_runs_of_other_tasks_are_units_of_their_own_one_seed_of_each_setting_first():
     few, many = (make_config("LunarLander-v3", agents=k) for k in (1, 10))
-    assert [(u.config.agents, u.seeds) for u in plan([few, many], [0, 1], {}, "", again=False).units] == [
+    assert [(u.config.agents, u.seeds) for u in plan([few, many], [0, 1], {}, again=False).units] == [
         (1, (0,)),
         (10, (0,)),
         (1, (1,)),

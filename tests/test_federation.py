@@ -16,10 +16,11 @@ from flwr.proto.message_pb2 import PushObjectRequest
 
 from federations import Server, Sites, federation, outcomes, records, statuses, until
 from fedpg import Config
-from fedpg.agents import OUTCOMES, make_problem
+from fedpg.assembly import make_problem
 from fedpg.federation.site import Responder
 from fedpg.flower import warm
 from fedpg.flower.exchange import RECORD
+from fedpg.problem import OUTCOMES
 from fedpg.training import train_seeds
 
 pytestmark = pytest.mark.network
@@ -54,14 +55,14 @@ def test_a_federation_trains_as_a_simulation_does(tmp_path: Path, responders: Ca
 
 
 LIES: dict[str, tuple[Callable[[dict[str, Any]], dict[str, Any]], str]] = {
-    "nan": (lambda reply: reply | {"gradient": b"\xff" * len(reply["gradient"])}, "not finite"),
+    "nan": (lambda reply: reply | {"vector.gradient": b"\xff" * len(reply["vector.gradient"])}, "not finite"),
     "infinity": (
-        lambda reply: reply | {"gradient": np.float32(np.inf).tobytes() + reply["gradient"][4:]},
+        lambda reply: reply | {"vector.gradient": np.float32(np.inf).tobytes() + reply["vector.gradient"][4:]},
         "not finite",
     ),
-    "short": (lambda reply: reply | {"gradient": reply["gradient"][:-4]}, "wrong length"),
-    "empty": (lambda reply: reply | {"gradient": b""}, "wrong length"),
-    "a list": (lambda reply: reply | {"gradient": [0.0] * (len(reply["gradient"]) // 4)}, "wrong type"),
+    "short": (lambda reply: reply | {"vector.gradient": reply["vector.gradient"][:-4]}, "wrong length"),
+    "empty": (lambda reply: reply | {"vector.gradient": b""}, "wrong length"),
+    "a list": (lambda reply: reply | {"vector.gradient": [0.0] * (len(reply["vector.gradient"]) // 4)}, "wrong type"),
     "more": (lambda reply: reply | {"trajectories": b"private"}, "wrong type"),
     "another round": (lambda reply: reply | {"round": reply["round"] + 1}, "wrong round"),
     "raises": (lambda reply: 1 // 0, "failed at the site"),  # type: ignore[dict-item,return-value]

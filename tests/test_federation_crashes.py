@@ -20,7 +20,7 @@ import pytest
 from federations import SLOW, Gate, Process, Server, Sites, federation, outcomes, records, statuses, until
 from fedpg import Config
 from fedpg.federation.site import Responder
-from fedpg.flower.demo import SiteProcess
+from fedpg.serving.demo import SiteProcess
 
 pytestmark = pytest.mark.network
 

@@ -9,19 +9,18 @@ from pathlib import Path
 import pytest
 
 from federations import HONEST, federation
-from fedpg import make_config
-from fedpg.agents import make_problem
+from fedpg import make_config, make_problem
 from fedpg.cli import main
 from fedpg.cli.federation import Serve, words_of
-from fedpg.config import ConfigError
-from fedpg.flower import folder
-from fedpg.flower.certificates import read_site_key
-from fedpg.flower.folder import _listen, create, read_federation, read_site, refuse_open, split_address
-from fedpg.flower.join import join
-from fedpg.flower.ledger import Ledger
+from fedpg.errors import ConfigError
 from fedpg.flower.link import Link
-from fedpg.flower.serve import serve
 from fedpg.flower.web import Server as HttpServer
+from fedpg.serving.join import join
+from fedpg.serving.serve import serve
+from fedpg.sites import folder
+from fedpg.sites.certificates import read_site_key
+from fedpg.sites.folder import _listen, create, read_federation, read_site, refuse_open, split_address
+from fedpg.sites.ledger import Ledger
 from fedpg.storage import StorageError
 
 
@@ -182,7 +181,7 @@ def test_sites_cannot_reach_every_address_of_a_machine(tmp_path: Path, address: 
 def test_a_federation_that_cannot_be_made_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     config = make_config(**HONEST)
     with pytest.raises(ConfigError, match="nonsense"):
-        create(tmp_path / "f", dataclasses.replace(config, filter="nonsense"), "127.0.0.1:1")
+        create(tmp_path / "f", dataclasses.replace(config, aggregator="nonsense"), "127.0.0.1:1")
     with pytest.raises(StorageError, match="too long"):
         create(tmp_path / ("f" * 300), config, "127.0.0.1:1")
     write, left = folder.write_whole, [5]

@@ -13,8 +13,7 @@ from flwr.common.constant import SUPERLINK_NODE_ID
 from flwr.supercore.task_identity import TaskIdentity
 
 from federations import SECRET, LostRecord
-from fedpg.agents import make_problem
-from fedpg.config import ConfigError, make_config
+from fedpg import ConfigError, make_config, make_problem
 from fedpg.flower.client_app import app as client_app
 from fedpg.flower.run_config import OTHERS, SETTINGS, read_run_config
 from fedpg.flower.server_app import app as server_app

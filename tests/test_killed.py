@@ -11,12 +11,11 @@ from pathlib import Path
 import pytest
 import safetensors.numpy
 
-from fedpg import Config, Run, train_seeds
-from fedpg.agents import Problem
+from fedpg import Config, Problem, Run, train_seeds
 from fedpg.training.checkpoint import FILE
 from same import POLICIES, SEED, same_run, tensor_bits
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("compiled")]
+pytestmark = [pytest.mark.slow]
 AsOptions = Callable[[Config], list[str]]
 Start = Callable[[Path], "subprocess.Popen[str]"]
 
@@ -34,14 +33,13 @@ def slow(handle):
     time.sleep(0.01)
 
 os.fsync = slow
-run.SECONDS_PER_CALL = 0.0
 run.SECONDS_PER_CHECKPOINT = -1.0
 sys.exit(main(sys.argv[1:]))
 """
 
 
 @pytest.fixture(scope="module")
-def long_run(tiny: Callable[..., Problem], compiled: object, tmp_path_factory: pytest.TempPathFactory) -> Run:
+def long_run(tiny: Callable[..., Problem], tmp_path_factory: pytest.TempPathFactory) -> Run:
     return train_seeds(tiny(trajectories=200, batch=(4, 4)), [SEED], tmp_path_factory.mktemp("long") / "run")[0]
 
 

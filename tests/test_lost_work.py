@@ -9,15 +9,16 @@ import pytest
 
 import fedpg
 from federations import Server, federation
-from fedpg import Run, StorageError, train_seeds
-from fedpg.agents import Problem, make_problem
+from fedpg import Problem, Run, StorageError, make_problem, train_seeds
 from fedpg.cli import main
-from fedpg.config import SimulationError, to_json
-from fedpg.experiments.store import fingerprint, name_of
+from fedpg.config import to_json
+from fedpg.errors import SimulationError
+from fedpg.experiments.fingerprint import fingerprint
+from fedpg.experiments.store import name_of
 from fedpg.experiments.work import work
 from same import SEED, same_run
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("compiled")]
+pytestmark = [pytest.mark.slow]
 CHECKPOINT, RECORDS, POLICIES = (
     "checkpoint.safetensors",
     "records.jsonl",
@@ -32,13 +33,13 @@ def problem(tiny: Callable[..., Problem]) -> Problem:
 
 
 @pytest.fixture(scope="module")
-def whole(problem: Problem, compiled: object, tmp_path_factory: pytest.TempPathFactory) -> Run:
+def whole(problem: Problem, tmp_path_factory: pytest.TempPathFactory) -> Run:
     """A run to its end."""
     return train_seeds(problem, [SEED], tmp_path_factory.mktemp("whole") / "run")[0]
 
 
 @pytest.fixture(scope="module")
-def half(tiny: Callable[..., Problem], compiled: object, tmp_path_factory: pytest.TempPathFactory) -> Run:
+def half(tiny: Callable[..., Problem], tmp_path_factory: pytest.TempPathFactory) -> Run:
     """The same run, but shorter."""
     return train_seeds(tiny(trajectories=30), [SEED], tmp_path_factory.mktemp("half") / "run")[0]
 
@@ -160,10 +161,10 @@ def test_a_server_whose_checkpoint_is_gone_does_not_start(tmp_path: Path, conten
 def test_a_unit_of_an_experiment_whose_checkpoint_is_gone_is_an_error_that_says_so(
     problem: Problem, half: Run, tmp_path: Path, content: Content
 ):
-    folder = tmp_path / fingerprint() / name_of(problem.config) / f"seed-{SEED}"
+    folder = tmp_path / fingerprint(problem.config) / name_of(problem.config) / f"seed-{SEED}"
     shutil.copytree(half.folder, folder)
     (folder / CHECKPOINT).unlink()
     before = content(folder)
     with pytest.raises(SimulationError, match=f"{CHECKPOINT} is missing"):
-        list(work(to_json(problem.config), (SEED,), str(tmp_path), fingerprint(), 1))
+        list(work(to_json(problem.config), (SEED,), str(tmp_path), fingerprint(problem.config), 1))
     assert content(folder) == before

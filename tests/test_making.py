@@ -12,12 +12,11 @@ import pytest
 from gymnasium import spaces
 
 import fedpg
-import fedpg.training.run
 import gym_probes
-from fedpg import ConfigError, make_config
-from fedpg.agents import make_problem
-from fedpg.environments import Environment, Pool, lanes, make_environment, rollout, tasks
-from fedpg.environments.tasks import gymnasium_pool, has_envpool
+from fedpg import ConfigError, make_config, make_problem, make_task
+from fedpg.problem import make_broadcast
+from fedpg.tasks import ServerEpisodes, registry
+from fedpg.tasks.registry import envpool_task, gymnasium_task, has_envpool
 from gym_probes import Walk
 
 pytestmark = pytest.mark.simulators
@@ -26,19 +25,18 @@ pytestmark = pytest.mark.simulators
 
 
 def test_a_task_is_compiled_if_we_have_it_else_by_envpool_else_by_gymnasium():
-    assert isinstance(make_environment("CartPole-v1"), Environment)
+    assert make_task("CartPole-v1").simulator == ""
     for task, simulator, limit in [
         ("LunarLander-v3", "EnvPool", 1000),
         ("HalfCheetah-v5", "EnvPool", 1000),
         ("Pendulum-v1", "EnvPool", 200),
-        ("gym_probes:walk", "Gymnasium", tasks.NO_LIMIT),
-        (gym_probes.walk, "Gymnasium", tasks.NO_LIMIT),
+        ("gym_probes:walk", "Gymnasium", registry.NO_LIMIT),
+        (gym_probes.walk, "Gymnasium", registry.NO_LIMIT),
     ]:
-        pool = make_environment(task)
-        assert isinstance(pool, Pool)
-        assert pool.simulator.split()[0] == simulator
-        assert pool.limit == limit
-        assert pool.id == (task if isinstance(task, str) else "walk")
+        made = make_task(task)
+        assert made.simulator.split()[0] == simulator
+        assert made.limit == limit
+        assert made.id == (task if isinstance(task, str) else "walk")
 
 
 def both_have() -> list[str]:
@@ -53,10 +51,10 @@ def test_a_task_is_the_same_to_the_policy_whoever_simulates_it(tmp_path: Path, m
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of old versions
-                theirs = gymnasium_pool(functools.partial(gymnasium.make, task), task)
+                theirs = gymnasium_task(functools.partial(gymnasium.make, task), task)
         except ConfigError:
             continue  # images, and versions that Gymnasium only lists
-        mine = tasks.envpool_pool(task)
+        mine = envpool_task(task)
         assert (mine.observations, mine.actions, mine.limit) == (theirs.observations, theirs.actions, theirs.limit)
         ends = np.array([[-2.0], [-1.0], [0.3], [2.0]], np.float32)
         if isinstance(mine.actions, spaces.Box):
@@ -69,19 +67,17 @@ def test_a_task_is_the_same_to_the_policy_whoever_simulates_it(tmp_path: Path, m
 @pytest.mark.parametrize("how", ["no such module", "not this task"])
 def test_without_envpool_gymnasium_simulates(how: str, monkeypatch: pytest.MonkeyPatch):
     if how == "no such module":
-        monkeypatch.setattr(tasks.importlib.util, "find_spec", lambda name: None)
+        monkeypatch.setattr(registry.importlib.util, "find_spec", lambda name: None)
         assert both_have() == []
     else:
-        monkeypatch.setattr(tasks, "has_envpool", lambda task: False)
-    pool = make_environment("LunarLander-v3")
-    assert pool.simulator == f"Gymnasium {gymnasium.__version__}"
-    assert pool.limit == 1000
+        monkeypatch.setattr(registry, "has_envpool", lambda task: False)
+    task = make_task("LunarLander-v3")
+    assert task.simulator == f"Gymnasium {gymnasium.__version__}"
+    assert task.limit == 1000
     if how == "not this task":
-        problem = make_problem(make_config("LunarLander-v3", hidden=(4,)), pool)
-        params = problem.policy.unravel(problem.policy.init(jax.random.key(0)))
-        several = lanes(jax.random.split(jax.random.key(1), 3), 15)
-        played = jax.jit(lambda n: rollout(pool, problem.policy, params, n, 15))(several)
-        pool.check()
+        policy = make_problem(make_config("LunarLander-v3", hidden=(4,)), task).policy
+        keys = make_broadcast(jax.random.key(1), 1, 3).keys
+        played = task.rollout(policy, ServerEpisodes(3, 15, 15), policy.init(jax.random.key(0)), (keys,))
         assert played.lengths.tolist() == [15, 15, 15]
 
 
@@ -107,7 +103,7 @@ def raises_import_error() -> gymnasium.Env[Any, Any]:
         ("gym_probes:absent", ["gym_probes:absent", "package.module:factory"]),
         ("gym_probes:", ["gym_probes:", "package.module:factory"]),
         (":walk", [":walk", "package.module:factory"]),
-        ("gym_probes:NOT_A_FUNCTION", ["gym_probes:NOT_A_FUNCTION", "not a function"]),
+        ("gym_probes:NOT_A_FUNCTION", ["gym_probes:NOT_A_FUNCTION", "nor a function"]),
         ("gym_probes:no_environment", ["gym_probes:no_environment", "'a walk'", "gymnasium.Env"]),
         (gym_probes.no_environment, ["no_environment", "'a walk'", "gymnasium.Env"]),
         ("gym_probes:not_installed", ["gym_probes:not_installed", "No module named 'walking'"]),
@@ -159,7 +155,7 @@ REFUSED_ACTIONS = [
 @pytest.mark.parametrize("space", REFUSED_OBSERVATIONS, ids=str)
 def test_observations_that_are_no_vector_are_refused_with_the_wrapper_that_helps(space: spaces.Space[Any]):
     with pytest.raises(ConfigError) as refused:
-        make_environment(lambda: Odd(space, gym_probes.BOX))
+        make_task(lambda: Odd(space, gym_probes.BOX))
     assert str(space) in str(refused.value)
     assert "gymnasium.wrappers.FlattenObservation" in str(refused.value)
     assert "package.module:factory" in str(refused.value)
@@ -168,7 +164,7 @@ def test_observations_that_are_no_vector_are_refused_with_the_wrapper_that_helps
 @pytest.mark.parametrize("space", REFUSED_ACTIONS, ids=str)
 def test_actions_that_no_policy_here_takes_are_refused_with_the_wrapper_that_helps(space: spaces.Space[Any]):
     with pytest.raises(ConfigError) as refused:
-        make_environment(lambda: Odd(VECTOR, space))
+        make_task(lambda: Odd(VECTOR, space))
     assert str(space) in str(refused.value)
     assert "gymnasium.wrappers.TransformAction" in str(refused.value)
 
@@ -176,13 +172,13 @@ def test_actions_that_no_policy_here_takes_are_refused_with_the_wrapper_that_hel
 @pytest.mark.parametrize("task", ["CarRacing-v3", "FrozenLake-v1", "Blackjack-v1"])
 def test_tasks_of_gymnasium_with_such_spaces_are_refused_by_name(task: str):
     with pytest.raises(ConfigError, match=rf"^{task} has the observation space .*FlattenObservation"):
-        make_environment(task)
+        make_task(task)
 
 
 def test_the_wrappers_that_are_named_exist_and_help():
     assert all(
         hasattr(gymnasium.wrappers, n) for n in ("FlattenObservation", "TransformObservation", "TransformAction")
     )
-    pool = make_environment(lambda: gymnasium.wrappers.FlattenObservation(gymnasium.make("FrozenLake-v1")))
-    assert isinstance(pool, Pool)
-    assert pool.observations == 16
+    task = make_task(lambda: gymnasium.wrappers.FlattenObservation(gymnasium.make("FrozenLake-v1")))
+    assert task.simulator.startswith("Gymnasium")
+    assert task.observations == 16

@@ -11,11 +11,19 @@ from gymnasium import spaces
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from fedpg.config import make_config
-from fedpg.environments.pool import SLACK
-from fedpg.estimators import PACKED_BLOCK, correction, gradient, influences, log_probs, make_estimator, weighted_score
-from fedpg.policies import categorical_mlp, make_policy
-from fedpg.trajectories import Trajectories
+import probes
+from fedpg import make_config
+from fedpg.estimators import (
+    correction,
+    gradient,
+    influences,
+    log_probs,
+    make_estimator,
+    scores,
+    weighted_score,
+)
+from fedpg.policies import categorical_mlp, make_mlp
+from fedpg.trajectories import PACKED_BLOCK, Trajectories, join
 
 pytestmark = pytest.mark.slow
 
@@ -43,13 +51,14 @@ def both_layouts(lengths: list[int], discrete: bool, seed: int = 0) -> tuple[Tra
 
     def pack(dense: np.ndarray) -> np.ndarray:  # [..., T, B] -> [S, ...]
         steps = [np.moveaxis(dense[..., :n, i], -1, 0) for i, n in enumerate(lengths)]
-        out = np.full((STEPS * LANES + SLACK, *dense.shape[:-2]), np.nan if dense.dtype.kind == "f" else 1, dense.dtype)
+        size = (STEPS * len(lengths) + PACKED_BLOCK, *dense.shape[:-2])
+        out = np.full(size, np.nan if dense.dtype.kind == "f" else 1, dense.dtype)
         out[: lengths.sum()] = np.concatenate(steps)
         return out
 
     starts = jnp.asarray(np.cumsum(lengths) - lengths, jnp.int32)
-    wide = Trajectories(jnp.asarray(seen), jnp.asarray(done), rewards, jnp.asarray(lengths))
-    return wide, Trajectories(jnp.asarray(pack(seen)), jnp.asarray(pack(done)), rewards, jnp.asarray(lengths), starts)
+    packed = probes.trajectories(pack(seen), pack(done), rewards, lengths, starts)
+    return probes.trajectories(seen, done, rewards, lengths), packed
 
 
 def two_policies(policy):
@@ -62,8 +71,9 @@ def two_policies(policy):
 def everything(kind: str):
     """All that is computed from trajectories, of all lanes and of some; both layouts."""
     preset, actions = KINDS[kind]
-    config = make_config("LunarLander-v3", preset, hidden=(4,))
-    policy, estimator = make_policy(config, FEATURES, actions), make_estimator(config)
+    c = make_config("LunarLander-v3", preset)
+    policy = make_mlp(FEATURES, actions, (4,), c.activation, c.gaussian)
+    estimator = make_estimator(c.estimator, c.discount, c.baseline, c.importance)
     params, other = two_policies(policy)
 
     def compute(t: Trajectories, first: jax.Array):
@@ -116,6 +126,45 @@ def test_packed_steps_are_not_merely_ignored():
     assert (np.asarray(computed["of two"][0]) != 0).sum(axis=0).tolist() == [900, 41]
 
 
+def test_the_score_is_taken_at_steps_spread_over_all_episodes():
+    policy = categorical_mlp(FEATURES, (4,), 3, "tanh")
+    params, _ = two_policies(policy)
+    lengths, count = [0, 257, 900, 0, 643], 12  # 1800 steps: every 150th
+    dense, packed = both_layouts(lengths, True)
+    mine, theirs = (jax.jit(lambda t: scores(policy, params, t, count))(t) for t in (packed, dense))
+    assert_same(mine, theirs)
+    one = jax.jit(lambda s, a: policy.ravel(jax.grad(policy.log_prob)(params, s, a)))
+    for n, row in enumerate(np.asarray(mine)):
+        np.testing.assert_allclose(
+            row, one(packed.observations[150 * n], packed.actions[150 * n]), rtol=1e-4, atol=1e-5
+        )
+    # Of fewer steps than were wanted, some are taken again.
+    few, _ = both_layouts([0, 2, 1, 0, 0], True)
+    some = np.asarray(scores(policy, params, few, 9))
+    assert len(np.unique(some.round(5), axis=0)) == 3
+    np.testing.assert_array_equal(some[0], some[2])
+
+
+def test_joined_batches_are_the_batches_of_all_their_episodes():
+    policy = categorical_mlp(FEATURES, (4,), 3, "tanh")
+    params, _ = two_policies(policy)
+    whole = both_layouts([0, 300, 257, 900, 1], True)
+    first, second = both_layouts([0, 300, 41], True, seed=1), both_layouts([257, 900], True, seed=2)
+    weights = jnp.asarray(np.random.default_rng(0).normal(size=(STEPS, 5)), jnp.float32)
+    for layout in (0, 1):
+        parts = [first[layout], second[layout]]
+        both = join(parts)
+        assert both.lengths.tolist() == [0, 300, 41, 257, 900]
+        assert jax.tree.structure(both) == jax.tree.structure(whole[layout])
+        score = jax.jit(lambda t, w: weighted_score(policy, params, t, jnp.where(t.mask, w, 0.0)))
+        apart = [(both.take(0, 3), weights[:, :3], parts[0]), (both.take(3, 2), weights[:, 3:], parts[1])]
+        for mine, w, part in apart:
+            assert_same(score(mine, w), score(part, w))
+            np.testing.assert_array_equal(mine.returns, part.returns)
+        total = sum(score(part, w) for _, w, part in apart)
+        assert_same(score(both, weights), total)
+
+
 ESTIMATORS = [
     (e, b, i)
     for e, b, i in itertools.product(
@@ -128,8 +177,7 @@ ESTIMATORS = [
 def test_every_estimator_corrects_packed_steps_alike():
     policy = categorical_mlp(FEATURES, (4,), 3, "tanh")
     params, other = two_policies(policy)
-    named = [dict(zip(("estimator", "baseline", "importance"), names, strict=True)) for names in ESTIMATORS]
-    estimators = [make_estimator(make_config("LunarLander-v3", "paper", **each)) for each in named]
+    estimators = [make_estimator(form, 0.99, baseline, importance) for form, baseline, importance in ESTIMATORS]
 
     @jax.jit
     def ratios(t):

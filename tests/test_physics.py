@@ -7,10 +7,11 @@ import pytest
 import scipy.stats
 from gymnasium import spaces
 
-from fedpg.environments import lanes, make_environment
-from fedpg.environments.simulators import EnvPoolSimulator
-from fedpg.environments.tasks import gymnasium_pool
-from probes import play, policy_for
+from fedpg import make_task
+from fedpg.tasks.pool import pool_of
+from fedpg.tasks.registry import gymnasium_task
+from fedpg.tasks.simulators import EnvPoolSimulator
+from probes import episodes, play, policy_for
 
 pytestmark = pytest.mark.simulators
 
@@ -70,11 +71,11 @@ SAME = {
 def test_envpool_and_gymnasium_have_the_same_physics(task, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # where MuJoCo keeps its log
     set_state, act, steps, every = SAME[task]
-    pool = make_environment(task)
+    pool = pool_of(make_task(task))
     assert pool.simulator.startswith("EnvPool")
     rng = np.random.default_rng(0)
     alive = np.arange(4, dtype=np.int32)
-    theirs = pool.open(np.arange(20, 24, dtype=np.int32), 0)
+    theirs = pool.open(np.arange(20, 24, dtype=np.int32), 0, alive)
     ours = [gymnasium.make(task) for _ in alive]
     seen = theirs.start(alive)
     for environment in ours:
@@ -85,12 +86,13 @@ def test_envpool_and_gymnasium_have_the_same_physics(task, tmp_path, monkeypatch
             for lane, state in zip(alive, seen, strict=True):
                 set_state(ours[lane].unwrapped, state)
         actions = pool.to_task(act(rng, seen, pool))
-        seen, rewards, over = theirs.step(alive, actions)
+        seen, rewards, ended, over = theirs.step(alive, actions)
         for i, lane in enumerate(alive):
             expected, reward, terminated, truncated, _ = ours[lane].step(actions[i])
             np.testing.assert_allclose(seen[i], expected, rtol=1e-4, atol=1e-4, err_msg=f"step {t}")
             assert rewards[i] == pytest.approx(reward, rel=1e-4, abs=1e-4)
             assert over[i] == (terminated or truncated)
+            assert ended[i] == terminated
             compared, sum_of_rewards = compared + 1, sum_of_rewards + abs(reward)
         alive, seen = alive[~over], seen[~over]
         if not len(alive):
@@ -105,9 +107,9 @@ def test_envpool_and_gymnasium_have_the_same_physics(task, tmp_path, monkeypatch
 def test_envpools_own_way_in_and_out_gives_what_its_public_one_gives(task, steps):
     import envpool
 
-    pool = make_environment(task)
+    pool = make_task(task)
     seeds = np.array([5, 6, 7, 8], np.int32)
-    ours = EnvPoolSimulator(task, seeds, 2)
+    ours = EnvPoolSimulator(task, seeds)
     theirs = envpool.make_gymnasium(task, num_envs=4, num_threads=2, env_seed=seeds.tolist())
     lanes = np.array([0, 1, 3], np.int32)  # a subset: the third is never stepped
     np.testing.assert_array_equal(ours.start(lanes), theirs.reset(lanes)[0])
@@ -117,10 +119,10 @@ def test_envpools_own_way_in_and_out_gives_what_its_public_one_gives(task, steps
         actions = pool.to_task(at_random(rng, np.zeros((len(lanes), pool.observations)), pool))
         mine = ours.step(lanes, actions)
         seen, rewards, terminated, truncated, _ = theirs.step(actions, lanes)
-        for a, b in zip(mine, (seen, rewards, terminated | truncated), strict=True):
+        for a, b in zip(mine, (seen, rewards, terminated, terminated | truncated), strict=True):
             np.testing.assert_array_equal(a, b)
-        ended += int(mine[2].sum())
-        lanes = lanes[~mine[2]]
+        ended += int(mine[3].sum())
+        lanes = lanes[~mine[3]]
         if not len(lanes):
             break
     assert ended == (0 if task == "HalfCheetah-v5" else 3)
@@ -129,11 +131,11 @@ def test_envpools_own_way_in_and_out_gives_what_its_public_one_gives(task, steps
 @pytest.mark.filterwarnings("ignore:builtin type:DeprecationWarning", "ignore:ks_2samp")
 @pytest.mark.parametrize(("task", "count", "steps"), [("LunarLander-v3", 200, 150), ("BipedalWalker-v3", 100, 50)])
 def test_envpool_and_gymnasium_play_episodes_of_the_same_distribution(task, count, steps):
-    pools = make_environment(task), gymnasium_pool(lambda: gymnasium.make(task), task)
+    pools = make_task(task), gymnasium_task(lambda: gymnasium.make(task), task)
     assert [pool.simulator.split()[0] for pool in pools] == ["EnvPool", "Gymnasium"]
     policy, params = policy_for(pools[0], seed=3)
     played = [
-        play(pool, policy, params, lanes(jax.random.split(jax.random.key(i), count), steps), steps)
+        play(pool, policy, params, episodes(jax.random.split(jax.random.key(i), count), steps), steps)
         for i, pool in enumerate(pools)
     ]
     for figure in ("returns", "lengths"):

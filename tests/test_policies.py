@@ -1,5 +1,6 @@
 """Policies: their parameters, their distributions, their layout, and that they learn."""
 
+import dataclasses
 import math
 
 import jax
@@ -10,22 +11,22 @@ import scipy.stats
 from gymnasium import spaces
 
 import probes
-from fedpg.agents import make_problem
-from fedpg.algorithms import first_state
-from fedpg.config import make_config
-from fedpg.policies import Policy, categorical_mlp, gaussian_mlp, make_policy
-from fedpg.training.rounds import compile_rounds, last_test
+from fedpg import make_config, make_problem, make_task
+from fedpg.federation import Local
+from fedpg.policies import Policy, categorical_mlp, make_mlp
+from fedpg.server import Server
+from fedpg.training.rounds import advance, evaluated, first_state
 
-CARTPOLE = make_policy(make_config(), 4, spaces.Discrete(2))
+CARTPOLE = make_mlp(4, spaces.Discrete(2), (16, 16), "relu", "paper")
 FOUR_ACTIONS = categorical_mlp(3, (8, 8), 4, "tanh")
 BOX = spaces.Box(np.array([-2.0, 1.0], np.float32), np.array([0.5, 4.0], np.float32))
-GAUSSIANS = {form: gaussian_mlp(3, (8, 8), BOX, "relu", form) for form in ("released", "paper")}
+GAUSSIANS = {form: make_mlp(3, BOX, (8, 8), "relu", form) for form in ("released", "paper")}
 POLICIES = {"categorical": FOUR_ACTIONS} | GAUSSIANS
 
 
 def compiled(policy: Policy) -> Policy:
     functions = ("sample", "mode", "log_prob", "random")
-    return policy._replace(**{name: jax.jit(getattr(policy, name)) for name in functions})
+    return dataclasses.replace(policy, **{name: jax.jit(getattr(policy, name)) for name in functions})
 
 
 def some(policy: Policy, shape: tuple[int, ...], scale: float = 1.0, seed: int = 0):
@@ -190,7 +191,7 @@ def test_random_actions_are_uniform_over_a_box(form):
 
 def test_other_action_spaces_are_refused_with_the_reason():
     with pytest.raises(TypeError, match="Discrete or a Box"):
-        make_policy(make_config(), 4, spaces.MultiBinary(3))
+        make_mlp(4, spaces.MultiBinary(3), (16, 16), "relu", "paper")
 
 
 @pytest.mark.slow
@@ -199,12 +200,11 @@ def test_a_gaussian_policy_learns_to_reach_a_point(form):
     config = make_config(
         preset="paper", gaussian=form, agents=3, batch=(8, 8), minibatch=4, hidden=(8,), learning_rate=0.02
     )
-    problem = make_problem(config, environment=probes.reaching_environment())
-    advance = compile_rounds(problem)
-    state = first_state(problem, 0)
-    before = last_test(problem, advance, state).mean()
-    for _ in range(3):
-        _, state, _ = advance(state, jnp.int32(32), jnp.int32(10**6))
-    after = last_test(problem, advance, state).mean()
+    problem = make_problem(config, make_task(probes.reaching_environment()))
+    federation, server, state = Local(problem), Server(problem), first_state(problem, 0)
+    before = evaluated(problem, state)[0].mean()
+    for _ in range(96):
+        state, _ = advance(problem, state, federation, server)
+    after = evaluated(problem, state)[0].mean()
     assert before < -0.5
     assert after > 0.1 * before

@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import threading
 
 import jax
 import jax.numpy as jnp
@@ -12,24 +13,25 @@ from gymnasium import spaces
 
 import gym_probes
 from fedpg.attacks import ATTACKS
-from fedpg.config import SimulationError
-from fedpg.environments import Pool, join, lanes, make_environment, rollout, tasks
-from fedpg.environments.tasks import gymnasium_pool
+from fedpg.errors import SimulationError, Stopped
+from fedpg.tasks import Task, make_task, registry
+from fedpg.tasks.pool import pool_of
+from fedpg.tasks.registry import gymnasium_task
 from fedpg.trajectories import Trajectories
 from gym_probes import LIMIT, Trouble, Walk
-from probes import play, policy_for
+from probes import Given, episodes, play, policy_for, side_by_side
 
 pytestmark = [pytest.mark.simulators, pytest.mark.kernels]
 
 # Episodes
 
 
-def open_(name: str) -> Pool:
+def open_(name: str) -> Task:
     if name == "Walk":
-        return gymnasium_pool(Walk, name)
+        return gymnasium_task(Walk, name)
     if name == "discrete Walk":
-        return gymnasium_pool(gym_probes.discrete_walk, name)
-    return make_environment(name)
+        return gymnasium_task(gym_probes.discrete_walk, name)
+    return make_task(name)
 
 
 def episode(played: Trajectories, lane: int) -> tuple[bytes, ...]:
@@ -58,7 +60,7 @@ def forty():
         pool = open_(name)
         policy, params = policy_for(pool)
         steps = 25 if name == "HalfCheetah-v5" else 120
-        return pool, policy, params, steps, play(pool, policy, params, lanes(KEYS, steps, turn=2), steps)
+        return pool, policy, params, steps, play(pool, policy, params, episodes(KEYS, steps, resets=2), steps)
 
     return all_at_once
 
@@ -68,40 +70,40 @@ def forty():
 def test_an_episode_outside_jax_depends_on_its_keys_alone_to_the_bit(forty, task, layout):
     pool, policy, params, steps, whole = forty(task)
     some = LAYOUTS[layout]
-    mine = play(pool, policy, params, lanes(KEYS[some], steps, turn=2), steps)
+    mine = play(pool, policy, params, episodes(KEYS[some], steps, resets=2), steps)
     assert [episode(mine, i) for i in range(len(some))] == [episode(whole, lane) for lane in some]
     assert len({episode(whole, lane) for lane in range(40)}) == 40
     if task != "HalfCheetah-v5":
         assert len(set(whole.lengths.tolist())) > 5
 
 
-def test_neighbours_that_are_empty_greedy_or_byzantine_change_nothing(forty):
+def test_neighbours_that_are_empty_or_byzantine_change_nothing(forty):
     pool, policy, params, steps, whole = forty("LunarLander-v3")
-    mixed = lanes(KEYS, jnp.where(jnp.arange(40) % 5 == 0, 0, steps))
-    mixed = mixed._replace(greedy=jnp.arange(40) % 5 == 1, byzantine=jnp.arange(40) % 5 == 2)
-    mine = play(pool, policy, params, mixed, steps, ATTACKS["random-action"]("text").act)
+    mixed = episodes(KEYS, jnp.where(jnp.arange(40) % 5 == 0, 0, steps))
+    mixed = mixed._replace(byzantine=jnp.arange(40) % 5 == 2)
+    mine = play(pool, policy, params, mixed, steps, ATTACKS["random-action"]("paper").act)
     for lane in range(40):
         same = episode(mine, lane) == episode(whole, lane)
-        assert same == (lane % 5 in (3, 4)), lane
+        assert same == (lane % 5 in (1, 3, 4)), lane
     assert not mine.lengths[::5].any()
 
 
-def test_greedy_lanes_play_the_mode(forty):
+def test_greedy_episodes_play_the_mode(forty):
     pool, policy, params, steps, _ = forty("LunarLander-v3")
-    mine = play(pool, policy, params, lanes(KEYS[:3], steps, greedy=True), steps)
+    mine = play(pool, policy, params, episodes(KEYS[:3], steps), steps, greedy=True)
     seen = mine.observations[: mine.lengths.sum()].T
     assert np.array_equal(mine.actions[: mine.lengths.sum()], policy.mode(params, jnp.asarray(seen)))
 
 
 def test_another_turn_of_a_kept_pool_is_another_first_state(forty):
     pool, policy, params, steps, whole = forty("HalfCheetah-v5")
-    assert not pool.reseeds
-    others = [play(pool, policy, params, lanes(KEYS[:3], steps, turn=turn), steps) for turn in (0, 1, 2, 3)]
+    assert not pool_of(pool).reseeds
+    others = [play(pool, policy, params, episodes(KEYS[:3], steps, resets=turn), steps) for turn in (0, 1, 2, 3)]
     firsts = {other.observations[other.starts[i]].tobytes() for other in others for i in range(3)}
     assert len(firsts) == 12
     assert episode(others[2], 1) == episode(whole, 1)
     # The noise of the actions is by the key, the first state by its origin.
-    moved = lanes(KEYS[:3], steps, turn=2, origins=KEYS[3:6])
+    moved = episodes(KEYS[:3], steps, resets=2, pool_keys=KEYS[3:6])
     mine = play(pool, policy, params, moved, steps)
     for i in range(3):
         assert np.array_equal(mine.observations[mine.starts[i]], whole.observations[whole.starts[i + 3]])
@@ -112,7 +114,9 @@ def test_another_turn_of_a_kept_pool_is_another_first_state(forty):
 def test_empty_lanes_stay_empty_and_horizons_cut_outside_jax(forty, task):
     pool, policy, params, _, whole = forty(task)
     horizons = jnp.array([0, 3, 0, 1, 500, 0])
-    mine = play(pool, policy, params, join(lanes(KEYS[:6], horizons, turn=2), lanes(KEYS[:1], 0, turn=2)), 8)
+    mine = play(
+        pool, policy, params, side_by_side(episodes(KEYS[:6], horizons, resets=2), episodes(KEYS[:1], 0, resets=2)), 8
+    )
     longest = np.minimum(whole.lengths[:6], np.minimum(horizons, 8))
     assert mine.lengths.tolist() == [*longest, 0]
     assert longest[1] > 0
@@ -123,10 +127,30 @@ def test_empty_lanes_stay_empty_and_horizons_cut_outside_jax(forty, task):
     assert not mine.observations[used:].any()
 
 
+@pytest.mark.parametrize("steps", [5, LIMIT])
+def test_it_is_known_whether_the_task_ended_an_episode_and_where(steps):
+    """By hand: `ended` is what the task itself said, and `seen` what it showed after its last step."""
+    said: dict[float, tuple[bool, np.ndarray]] = {}
+
+    class Heard(Walk):
+        def step(self, action):
+            seen, reward, ended, late, about = super().step(action)
+            said[reward] = ended, seen
+            return seen, reward, ended, late, about
+
+    task = gymnasium_task(Heard, "Heard")
+    mine = play(task, *policy_for(task), episodes(KEYS, steps), steps)
+    for i, length in enumerate(mine.lengths):
+        ended, seen = said[next(r for r in said if np.float32(r) == mine.rewards[length - 1, i])]
+        assert mine.terminated[i] == ended
+        assert np.array_equal(mine.last[:, i], seen.astype(np.float32))
+    assert 5 < mine.terminated.sum() < 35
+
+
 def test_nothing_is_rolled_out_outside_jax_if_every_lane_is_empty(forty):
     for task in ("LunarLander-v3", "Walk"):
         pool, policy, params, _, _ = forty(task)
-        mine = play(pool, policy, params, lanes(KEYS[:2], 0), 8)
+        mine = play(pool, policy, params, episodes(KEYS[:2], 0), 8)
         assert mine.lengths.tolist() == [0, 0]
 
 
@@ -137,43 +161,45 @@ MUJOCO = ["Ant", "HalfCheetah", "Hopper", "Humanoid", "InvertedPendulum", "Reach
 
 @pytest.mark.parametrize("task", MUJOCO)
 def test_the_nth_first_state_of_a_used_pool_is_that_of_a_new_one(task):
-    used, fresh = make_environment(f"{task}-v5"), make_environment(f"{task}-v5")
+    used, fresh = (pool_of(make_task(f"{task}-v5")) for _ in range(2))
     seeds, everyone = np.array([11, 12, 13], np.int32), np.arange(3, dtype=np.int32)
     rng = np.random.default_rng(0)
     first = []
     # In the second turn nobody moves. In the others, one lane stays at its start, one stops after three steps, and
     # one goes on to its end, by itself or by the task's limit (Reacher's is 50).
     for turn in range(4):
-        simulator = used.open(seeds, turn)
+        simulator = used.open(seeds, turn, everyone)
         first.append(simulator.start(everyone).copy())
         alive = everyone[:0] if turn == 1 else everyone[1:]
         for t in range(60):
             alive = alive[1:] if t == 3 else alive
             if len(alive):
                 actions = used.to_task(rng.uniform(-1, 1, (len(alive), *used.actions.shape)).astype(np.float32))
-                alive = alive[~simulator.step(alive, actions)[2]]
+                alive = alive[~simulator.step(alive, actions)[3]]
         simulator.close()
     assert len({state.tobytes() for states in first for state in states}) == 12
     for turn in (3, 0, 2):
-        assert np.array_equal(fresh.open(seeds, turn).start(everyone), first[turn]), turn
-    assert np.array_equal(fresh.open(seeds[1:2], 2).start(everyone[:1]), first[2][1:2])
-    assert np.array_equal(used.open(seeds, 1).start(everyone), first[1])  # behind what it has reached: made again
+        assert np.array_equal(fresh.open(seeds, turn, everyone).start(everyone), first[turn]), turn
+    assert np.array_equal(fresh.open(seeds[1:2], 2, everyone[1:2]).start(everyone[:1]), first[2][1:2])
+    assert np.array_equal(used.open(seeds, 1, everyone).start(everyone), first[1]), (
+        "behind what it has reached: made again"
+    )
 
 
 def test_kept_pools_are_dropped_if_there_are_too_many(monkeypatch):
-    monkeypatch.setattr("fedpg.environments.simulators.KEPT", 4)
-    pool = make_environment("InvertedPendulum-v5")
+    monkeypatch.setattr("fedpg.tasks.simulators.KEPT", 4)
+    pool = pool_of(make_task("InvertedPendulum-v5"))
     several = [np.array([10 * i, 10 * i + 1], np.int32) for i in range(4)]
     both = np.arange(2, dtype=np.int32)
     first = []
     for turn in range(2):
         for seeds in several:
-            simulator = pool.open(seeds, turn)
+            simulator = pool.open(seeds, turn, both)
             first.append(simulator.start(both).copy())
             simulator.close()
     assert len({states.tobytes() for states in first}) == 8
     for turn, (i, seeds) in itertools.product(range(2), enumerate(several)):
-        again = make_environment("InvertedPendulum-v5").open(seeds, turn).start(both)
+        again = pool_of(make_task("InvertedPendulum-v5")).open(seeds, turn, both).start(both)
         assert np.array_equal(again, first[4 * turn + i])
 
 
@@ -184,26 +210,26 @@ def test_kept_pools_are_dropped_if_there_are_too_many(monkeypatch):
 @pytest.mark.parametrize("instances", [1, 3])
 def test_few_environments_play_what_many_do(forty, task, instances, monkeypatch):
     _, policy, params, steps, whole = forty(task)
-    monkeypatch.setattr(tasks, "INSTANCES", instances)
+    monkeypatch.setattr(registry, "INSTANCES", instances)
     made: list[Walk] = []
 
     def factory() -> Walk:
         made.append(Walk() if task == "Walk" else gym_probes.discrete_walk())
         return made[-1]
 
-    pool = gymnasium_pool(factory, task)
-    mine = play(pool, policy, params, lanes(KEYS, steps, turn=2), steps)  # raises if one is stepped after its end
+    pool = gymnasium_task(factory, task)
+    mine = play(pool, policy, params, episodes(KEYS, steps, resets=2), steps)  # raises if one is stepped after its end
     assert [episode(mine, i) for i in range(40)] == [episode(whole, i) for i in range(40)]
     assert len(made) == instances
     assert sum(len(each.got) for each in made) == mine.lengths.sum()
-    play(pool, policy, params, lanes(KEYS, steps), steps)
+    play(pool, policy, params, episodes(KEYS, steps), steps)
     assert len(made) == instances, "they are used again"
 
 
 def test_the_horizon_cuts_episodes_in_few_environments(forty, monkeypatch):
     _, policy, params, steps, whole = forty("Walk")
-    monkeypatch.setattr(tasks, "INSTANCES", 3)
-    mine = play(gymnasium_pool(Walk, "Walk"), policy, params, lanes(KEYS, 5), steps)
+    monkeypatch.setattr(registry, "INSTANCES", 3)
+    mine = play(gymnasium_task(Walk, "Walk"), policy, params, episodes(KEYS, 5), steps)
     assert mine.lengths.tolist() == np.minimum(whole.lengths, 5).tolist()
     assert whole.lengths.max() == LIMIT
     for lane in range(40):
@@ -213,17 +239,17 @@ def test_the_horizon_cuts_episodes_in_few_environments(forty, monkeypatch):
 # Actions on their way into the task
 
 
-def played_by(space: spaces.Space, episodes: int = 40, act=None, byzantine: bool = False):
+def played_by(space: spaces.Space, count: int = 40, act=None, byzantine: bool = False):
     """What the policy did and what the task got, in the same order."""
     environment = Walk(space)
-    pool = gymnasium_pool(lambda: environment, "Walk")
+    pool = gymnasium_task(lambda: environment, "Walk")
     policy, params = policy_for(pool, (4,))
     if "log_std" in params:
         params["log_std"] = jnp.zeros(policy.shapes["log_std"])  # wide enough to leave the box
-    keys = jax.random.split(jax.random.key(6), episodes)
+    keys = jax.random.split(jax.random.key(6), count)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tasks, "INSTANCES", 1)  # one lane after the other, as in the packed steps
-        mine = play(pool, policy, params, lanes(keys, LIMIT, byzantine=byzantine), LIMIT, act)
+        patch.setattr(registry, "INSTANCES", 1)  # one lane after the other, as in the packed steps
+        mine = play(pool, policy, params, episodes(keys, LIMIT, byzantine=byzantine), LIMIT, act)
     used = mine.lengths.sum()
     return pool, policy, params, mine.observations[:used], mine.actions[:used], np.array(environment.got)
 
@@ -274,10 +300,10 @@ def test_whole_numbers_begin_where_the_tasks_do(start):
     assert np.array_equal(got, done + start)
 
 
-@pytest.mark.parametrize("form", ["text", "figures"])
+@pytest.mark.parametrize("form", ["paper", "released"])
 def test_a_random_action_agent_plays_any_box(form):
     *_, done, got = played_by(gym_probes.BOX, act=ATTACKS["random-action"](form).act, byzantine=True)
-    if form == "figures":
+    if form == "released":
         assert not done.any()
         np.testing.assert_allclose(got, np.broadcast_to([1.0, 0.5], got.shape))  # the middle of the box
         return
@@ -286,10 +312,10 @@ def test_a_random_action_agent_plays_any_box(form):
     assert abs(np.corrcoef(done.T)[0, 1]) < 0.2
 
 
-@pytest.mark.parametrize("form", ["text", "figures"])
+@pytest.mark.parametrize("form", ["paper", "released"])
 def test_a_random_action_agent_plays_any_whole_number(form):
     *_, done, got = played_by(gym_probes.DISCRETE, act=ATTACKS["random-action"](form).act, byzantine=True)
-    if form == "figures":
+    if form == "released":
         assert set(got.tolist()) == {-1}
     else:
         assert scipy.stats.chisquare(np.bincount(done, minlength=3)).pvalue > 1e-3
@@ -307,23 +333,46 @@ TROUBLE = {
 
 
 @pytest.mark.parametrize("kind", TROUBLE)
-def test_an_error_in_a_task_ends_the_rollout_and_is_kept(kind, monkeypatch):
+def test_an_error_in_a_task_ends_the_rollout_as_it_is_with_the_tasks_name(kind, monkeypatch):
     error, words = TROUBLE[kind]
-    pool = gymnasium_pool(Trouble, "Trouble")
-    policy, params = policy_for(pool, (4,))
+    task = gymnasium_task(Trouble, "Trouble")
+    policy, params = policy_for(task, (4,))
     monkeypatch.setattr(Trouble, "kind", kind)
     monkeypatch.setattr(Trouble, "after", 30)
     monkeypatch.setattr(Trouble, "count", 0)
-    monkeypatch.setattr(tasks, "INSTANCES", 3)
-    roll = jax.jit(lambda n: rollout(pool, policy, params, n, LIMIT))
-    assert not np.asarray(roll(lanes(KEYS[:20], LIMIT)).lengths).any()
-    with pytest.raises(error, match=words):
-        pool.check()
-    assert Trouble.count < 50, "nothing is simulated any more"
-    roll(lanes(KEYS[20:], LIMIT)).lengths.block_until_ready()
-    assert Trouble.count < 50
-    with pytest.raises(error, match=words):
-        pool.check()
+    monkeypatch.setattr(registry, "INSTANCES", 3)
+    with pytest.raises(error, match=words) as caught:
+        play(task, policy, params, episodes(KEYS[:20], LIMIT), LIMIT)
+    assert type(caught.value) is error
+    assert len(caught.value.__notes__) == 1
+    assert "in the task Trouble" in caught.value.__notes__[0]
+    assert 30 <= Trouble.count < 50, "nothing is simulated any more"
+    monkeypatch.setattr(Trouble, "kind", "")
+    after = play(task, policy, params, episodes(KEYS[20:], LIMIT), LIMIT)
+    fresh = play(gymnasium_task(Trouble, "Trouble"), policy, params, episodes(KEYS[20:], LIMIT), LIMIT)
+    assert [episode(after, i) for i in range(20)] == [episode(fresh, i) for i in range(20)], "and the next one is good"
+
+
+def test_a_rollout_under_way_ends_when_it_is_cancelled():
+    cancel = threading.Event()
+    steps = itertools.count(1)
+
+    class Counted(Walk):
+        def step(self, action):
+            if next(steps) == 30:
+                cancel.set()
+            return super().step(action)
+
+    task = gymnasium_task(Counted, "Counted")
+    policy, params = policy_for(task, (4,))
+    theta = policy.ravel(params)
+    with pytest.raises(Stopped) as caught:
+        task.rollout(policy, Given(LIMIT, LIMIT), theta, (episodes(KEYS[:20], LIMIT),), cancel=cancel)
+    assert next(steps) <= 30 + 20 + 1, "the step of all episodes under way, no more"
+    assert not hasattr(caught.value, "__notes__"), "nothing is wrong with the task"
+    cancel.clear()
+    again = task.rollout(policy, Given(LIMIT, LIMIT), theta, (episodes(KEYS[:20], LIMIT),), cancel=cancel)
+    assert (again.lengths > 0).all()
 
 
 @pytest.mark.parametrize("seen", [[1.0, 2.0, 3.0], [1.0], [[1.0, 2.0]], 7.0], ids=str)
@@ -332,10 +381,10 @@ def test_an_observation_of_another_shape_than_its_space_is_refused(seen):
         def _seen(self) -> np.ndarray:
             return np.array(seen)
 
-    pool = gymnasium_pool(Wrong, "Wrong")
+    pool = gymnasium_task(Wrong, "Wrong")
     policy, params = policy_for(pool, (4,))
     with pytest.raises(SimulationError, match=r"Wrong gave an observation of shape .*, not \(2,\) as its space"):
-        play(pool, policy, params, lanes(KEYS[:4], 3), 3)
+        play(pool, policy, params, episodes(KEYS[:4], 3), 3)
 
 
 def test_a_large_but_finite_observation_is_no_error():
@@ -343,6 +392,6 @@ def test_a_large_but_finite_observation_is_no_error():
         def _seen(self) -> np.ndarray:
             return np.full(2, 3e38)
 
-    pool = gymnasium_pool(Far, "Far")
+    pool = gymnasium_task(Far, "Far")
     policy, params = policy_for(pool, (4,))
-    assert play(pool, policy, params, lanes(KEYS[:4], 3), 3).lengths.all()
+    assert play(pool, policy, params, episodes(KEYS[:4], 3), 3).lengths.all()

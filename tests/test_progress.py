@@ -1,10 +1,18 @@
-"""Lines of progress, for where there is no terminal."""
+"""Lines of progress, for where there is no terminal, and for programs; times in words."""
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
-from fedpg import make_config
+from fedpg import Config, Problem, make_config
+from fedpg.cli import main
+from fedpg.screen import clock as in_words
+from fedpg.screen import seconds_left
 from fedpg.training import progress
-from fedpg.training.progress import Lines, Snapshot
+from fedpg.training.progress import Json, Lines, Snapshot
 
 CONFIG = make_config(trajectories=100)
 
@@ -43,3 +51,58 @@ def test_a_run_of_few_rounds_ends_with_them(clock: list[float], capsys: pytest.C
     assert capsys.readouterr().out.endswith(" 10 s left\n")
     lines.update(0, at(3, 30))
     assert "round 3" in capsys.readouterr().out
+
+
+def test_for_programs_every_line_is_an_object_and_the_last_update_is_always_there(
+    clock: list[float], capsys: pytest.CaptureFixture[str]
+):
+    lines = Json(CONFIG)
+    lines.note('compiling "it"')
+    for round_, trajectories in ((1, 20), (2, 40), (3, 101)):  # the second one comes too soon
+        clock[0] += 0.1
+        lines.update(7, at(round_, trajectories))
+    lines.update(8, at(1, 20)._replace(test_return=math.nan))
+    note, *updates = map(json.loads, capsys.readouterr().out.splitlines())
+    assert note == {"note": 'compiling "it"'}
+    assert [(u["seed"], u["round"], u["trajectories"]) for u in updates] == [(7, 1, 20), (7, 3, 101), (8, 1, 20)]
+    assert {u["total"] for u in updates} == {100}
+    assert [u["test_return"] for u in updates] == [20.0, 20.0, None]
+    assert all(f"round {u['round']} " in u["text"] for u in updates)
+
+
+def test_a_command_for_programs_prints_nothing_else(
+    tiny: Callable[..., Problem],
+    as_options: Callable[[Config], list[str]],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+):
+    options = as_options(tiny().config)
+    assert main(["train", *options, "--seeds", "3,4", "--out", str(tmp_path / "run"), "--json"]) == 0
+    captured = capsys.readouterr()
+    assert captured.err == ""
+    said = [json.loads(line) for line in captured.out.splitlines()]
+    assert {update["seed"] for update in said if "seed" in update and update["trajectories"] >= 60} == {3, 4}
+    assert all(set(note) == {"note"} for note in said if "seed" not in note)
+
+
+@pytest.mark.parametrize(
+    ("done", "missing", "left"), [(4, 6, 15.0), (0, 6, None), (0, 0, 0.0), (4, 0, 0.0), (4, -1, 0.0)]
+)
+def test_the_time_left_is_in_proportion_to_what_is_missing(done: float, missing: float, left: float | None):
+    assert seconds_left(done, missing, 10.0) == left
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (0, "0 s"),
+        (89, "89 s"),
+        (90, "2 min"),
+        (5399, "90 min"),
+        (5400, "1.5 h"),
+        (172_799, "48.0 h"),
+        (172_800, "2.0 days"),
+    ],
+)
+def test_a_time_is_in_the_unit_that_people_would_use(seconds: float, words: str):
+    assert in_words(seconds) == words

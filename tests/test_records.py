@@ -7,17 +7,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 import pandas as pd
 import pytest
 from tensorboardX.proto.event_pb2 import Event
 
 from fedpg import Config, Records, Run, make_config, train_seeds
-from fedpg.agents import OUTCOMES, STATUSES, Problem, outcome_of
 from fedpg.aggregators import RULES
-from fedpg.algorithms import Log, first_state
-from fedpg.training.rounds import make_evaluator
+from fedpg.problem import OUTCOMES, STATUSES, Problem, outcome_of
+from fedpg.training.rounds import LOGGED, evaluated, first_state
 
 SEED = 5
 REQUIRED = [
@@ -45,19 +43,22 @@ REQUIRED = [
 
 
 def made_up(accepted: list[list[int]], config: Config, **changes: Any) -> Records:
-    """Records of as many rounds as there are rows in `accepted`."""
+    """Records of as many rounds as there are rows in `accepted`, the last of them not tested yet."""
     rounds, agents = np.shape(accepted)
-    columns: dict[str, Any] = {name: np.ones(rounds, np.float32) for name in Log._fields}
-    columns |= {name: np.ones((rounds, agents), np.float32) for name in ("distances", "norms")}
+    columns: dict[str, Any] = {name: np.ones(rounds) for name in LOGGED}
+    columns |= {name: np.ones((rounds, agents)) for name in ("distances", "norms")}
     columns |= {
         "round": np.arange(1, rounds + 1),
         "accepted": np.array(accepted, bool),
         "status": np.zeros((rounds, agents), int),
         "rule": np.ones(rounds, int),
-        "test_returns": np.arange(2.0 * rounds).reshape(rounds, 2),
-        "seconds": np.full(rounds, 0.5, np.float32),
     }
-    return Records(config, columns | {k: np.array(v) for k, v in changes.items()})
+    columns |= {k: np.array(v) for k, v in changes.items()}
+    records = Records(config)
+    for i in range(rounds):
+        records.add_test(np.array([2.0 * i, 2.0 * i + 1]), 10)
+        records.add_round({name: values[i] for name, values in columns.items()}, 0.5)
+    return records
 
 
 def column(records: Records, name: str) -> list[Any]:
@@ -70,7 +71,7 @@ def problem(tiny: Callable[..., Problem]) -> Problem:
 
 
 @pytest.fixture(scope="module")
-def run(problem: Problem, compiled: object, tmp_path_factory: pytest.TempPathFactory) -> Run:
+def run(problem: Problem, tmp_path_factory: pytest.TempPathFactory) -> Run:
     return train_seeds(problem, [SEED], tmp_path_factory.mktemp("records") / "run")[0]
 
 
@@ -131,14 +132,14 @@ def test_a_row_has_the_evaluation_of_the_policy_after_its_round():
     returns = [row["test_return"] for row in records.rows()]
     assert returns == [0.5, 2.5, 4.5, None]
     assert np.isnan(records.test_returns[-1])
-    records.last_test = np.array([7.0, 9.0])
+    records.add_test(np.array([7.0, 9.0]), 10)
     assert [row["test_return"] for row in records.rows()] == [0.5, 2.5, 4.5, 8.0]
     assert list(records.test_returns) == [0.5, 2.5, 4.5, 8.0]
 
 
 def test_return_at_is_that_of_the_first_policy_with_so_many_trajectories():
     records = made_up([[1] * 5] * 3, FIVE, counted=[10, 10, 10])
-    records.last_test = np.array([8.0])
+    records.add_test(np.array([8.0]), 10)
     assert [records.return_at(n) for n in (0, 1, 10, 11, 30, 99)] == [0.5, 2.5, 2.5, 4.5, 8.0, 8.0]
 
 
@@ -187,13 +188,11 @@ def test_pandas_reads_the_records(run: Run):
 
 
 def test_the_first_row_is_the_untrained_policy_and_the_last_the_trained_one(problem: Problem, run: Run):
-    evaluate = make_evaluator(problem, problem.config.test_episodes)
-    first = first_state(problem, SEED)
-    rounds = len(run.records)
-    untrained = evaluate(problem.policy.unravel(first.theta), jax.random.fold_in(first.key, 1))
-    trained = evaluate(run.policy.params, jax.random.fold_in(first.key, rounds + 1))
-    assert run.records.test_returns[0] == np.asarray(untrained.returns).mean()
-    assert run.records.test_returns[-1] == np.asarray(trained.returns).mean()
+    first, rounds = first_state(problem, SEED), len(run.records)
+    last = first._replace(round=rounds, theta=problem.policy.ravel(run.policy.params))
+    assert run.records.test_returns[0] == evaluated(problem, first)[0].mean()
+    assert run.records.test_returns[-1] == evaluated(problem, last)[0].mean()
+    assert run.records.test_returns[0] != run.records.test_returns[-1]
 
 
 def events(folder: Path) -> Iterator[Event]:
@@ -215,7 +214,7 @@ def test_tensorboard_gets_the_returns_and_the_filter_round_by_round(run: Run):
     test = scalars(run.folder, "return/test")
     assert sorted(test) == list(range(rounds + 1))
     np.testing.assert_allclose([test[i] for i in range(rounds + 1)], run.records.test_returns, rtol=1e-6)
-    honest = scalars(run.folder, "filter/accepted_honest")
+    honest = scalars(run.folder, "aggregator/accepted_honest")
     assert [honest[i + 1] for i in range(rounds)] == list(run.records.accepted()[0])
     train = scalars(run.folder, "return/train")
-    np.testing.assert_allclose([train[i + 1] for i in range(rounds)], run.records.columns["train_return"])
+    np.testing.assert_allclose([train[i + 1] for i in range(rounds)], run.records.column("train_return"))

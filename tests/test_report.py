@@ -90,7 +90,10 @@ def test_the_report_is_one_page_without_anything_from_outside_and_the_same_as_ma
 ):
     few = {name: EXPERIMENTS[name].on(["CartPole-v1"]) for name in ("figure1", "figure3")}
     monkeypatch.setattr("fedpg.experiments.report.EXPERIMENTS", few)
-    written = write_report(tmp_path, tmp_path, stock(), lambda text: None)
+    stored = stock()
+    old = next(iter(stored))
+    stored[old] = dataclasses.replace(stored[old], code="before")
+    written = write_report(tmp_path, tmp_path, stored, lambda text: None)
     page = Page()
     text = (tmp_path / "report.html").read_text()
     page.feed(text)
@@ -106,7 +109,9 @@ def test_the_report_is_one_page_without_anything_from_outside_and_the_same_as_ma
     assert pictures
     assert all((tmp_path / path).exists() for path in pictures)
     assert {tmp_path / path for path in pictures} == {path for path in written if path.suffix == ".png"}
-    assert "were made by another version of the code" in markdown  # their code is "now"
+    assert "**1 of these runs were made by another version of the code**" in markdown
+    assert "| this version | 9 |" in markdown
+    assert "| other code (before), kept as it is | 1 |" in markdown
 
 
 def test_an_empty_results_folder_is_an_error_that_says_what_to_do(tmp_path: Path):
@@ -193,6 +198,6 @@ def test_the_published_time_is_compared_with_that_of_the_papers_runs_alone():
     curve = next(c for c in panel.curves if (k := config_of(panel, c)).algorithm == "fedpg-br" and k.byzantine == 3)
     config = config_of(panel, curve)
     nothing = stored_run(config, 1, returns=[9.0], length=0.0)
-    other = stored_run(dataclasses.replace(config, filter="mean"), 0, length=5000.0)
+    other = stored_run(dataclasses.replace(config, aggregator="mean"), 0, length=5000.0)
     stored = {run.key: run for run in (stored_run(config, 0, length=2500.0), nothing, other)}
     assert times(EXPERIMENTS.values(), stored).rows == [["CartPole-v1", "2.5 h", "4 s", "2,250", "1", "2,500"]]

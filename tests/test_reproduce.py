@@ -10,28 +10,27 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import ray
 import tyro
 
-from fedpg import Config, ConfigError, SimulationError, StorageError
-from fedpg.agents import Problem
+from fedpg import Config, ConfigError, Problem, SimulationError, StorageError
 from fedpg.child import child_command
 from fedpg.cli import main
 from fedpg.cli.reproduce import as_train_command
 from fedpg.cli.train import Train, train_defaults
 from fedpg.config import to_json
-from fedpg.experiments import catalogue, cores, probe, store
+from fedpg.experiments import catalogue, cores, store
 from fedpg.experiments.catalogue import EXPERIMENTS, Curve, Experiment, Panel, config_of, configs_of
 from fedpg.experiments.compare import ENOUGH, compare
+from fedpg.experiments.fingerprint import fingerprint
 from fedpg.experiments.ray_engine import ray_engine
 from fedpg.experiments.runner import Board, run_units
-from fedpg.experiments.store import fingerprint, from_folder, load_all
+from fedpg.experiments.store import from_folder, load_all
 from fedpg.experiments.work import Event, Unit, work
 from fedpg.training import train_seeds
-from fedpg.training.run import alone_in
+from fedpg.training.folders import alone_in
 from stored import stored_run
 from tiny import TINY
 
@@ -51,16 +50,14 @@ def config(monkeypatch: pytest.MonkeyPatch) -> Config:
 
 
 @pytest.fixture
-def reference(
-    config: Config, tiny: Callable[..., Problem], compiled: Any, tmp_path: Path
-) -> Callable[[int], store.Stored]:
+def reference(config: Config, tiny: Callable[..., Problem], tmp_path: Path) -> Callable[[int], store.Stored]:
     """The run of a seed, trained in this process."""
 
     def train(seed: int) -> store.Stored:
         problem, folder = tiny(), tmp_path / f"reference-{seed}"
         assert problem.config == config
         train_seeds(problem, [seed], folder)
-        return from_folder(folder, fingerprint())
+        return from_folder(folder, fingerprint(config))
 
     return train
 
@@ -76,7 +73,7 @@ def reproduce(tmp_path: Path, *words: str) -> int:
 def test_an_interrupted_command_goes_on_and_ends_with_the_bits_of_an_uninterrupted_run(
     config: Config, reference: Callable[[int], store.Stored], tmp_path: Path, capsys: Capture
 ):
-    events = work(to_json(config), (0, 1), str(tmp_path / "runs"), fingerprint(), 1)
+    events = work(to_json(config), (0, 1), str(tmp_path / "runs"), fingerprint(config), 1)
     assert next(event for event in events if event.done is not None).done == 0  # nothing is resumed
     first = next(event for event in events if event.done)
     assert 0 < first.done <= 1
@@ -92,7 +89,7 @@ def test_an_interrupted_command_goes_on_and_ends_with_the_bits_of_an_uninterrupt
         assert run.reached >= LENGTH
         assert len(run.returns) == len(expected.returns)
         assert compare(run, expected).bits
-        assert run.code == fingerprint()
+        assert run.code == fingerprint(config)
         assert run.about["hardware"] == store.machine()
     assert reproduce(tmp_path, "tiny", "--seeds", "0:2", "--engine", "local") == 0
     assert "all 2 runs are in" in capsys.readouterr().err
@@ -117,7 +114,7 @@ def test_a_command_that_is_killed_leaves_no_process_and_a_shorter_one_ends_where
 
     longer = json.dumps(to_json(dataclasses.replace(config, trajectories=10**8)))
     parent = subprocess.Popen(
-        [sys.executable, "-c", KILLED, longer, str(tmp_path), fingerprint()], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", KILLED, longer, str(tmp_path), fingerprint(config)], stdout=subprocess.PIPE, text=True
     )
     assert parent.stdout is not None
     assert parent.stdout.readline() == "training\n"
@@ -129,7 +126,7 @@ def test_a_command_that_is_killed_leaves_no_process_and_a_shorter_one_ends_where
     while children() and time.monotonic() < until:
         time.sleep(0.1)
     assert not children()
-    runs = [e.run for e in work(to_json(config), (0,), str(tmp_path), fingerprint(), 1) if e.run is not None]
+    runs = [e.run for e in work(to_json(config), (0,), str(tmp_path), fingerprint(config), 1) if e.run is not None]
     (run,) = (store.unpack(data, tmp_path) for data in runs)
     assert LENGTH <= run.reached < 10**8
     assert not children()
@@ -149,20 +146,34 @@ def test_a_process_whose_starter_is_gone_before_it_has_begun_ends(
         child.wait()
 
 
-def test_two_never_train_in_one_folder(tiny: Callable[..., Problem], compiled: Any, tmp_path: Path):
+def test_two_never_train_in_one_folder(tiny: Callable[..., Problem], tmp_path: Path):
     with alone_in(tmp_path), pytest.raises(StorageError, match="is being trained by another process"):
         train_seeds(tiny(), [0], tmp_path)
     train_seeds(tiny(), [0], tmp_path, resume=True)  # it is free again
 
 
 def test_a_training_process_that_fails_is_an_error_with_its_last_lines(config: Config, tmp_path: Path):
-    folder = tmp_path / fingerprint() / store.name_of(config) / "seed-0"
+    folder = tmp_path / fingerprint(config) / store.name_of(config) / "seed-0"
     folder.mkdir(parents=True)
     (folder / "config.json").write_text("{")
     with pytest.raises(Exception, match=r"config\.json is damaged"):
-        list(work(to_json(config), (0,), str(tmp_path), fingerprint(), 1))
+        list(work(to_json(config), (0,), str(tmp_path), fingerprint(config), 1))
     with pytest.raises(SimulationError, match="another version of fedpg"):
         next(work(to_json(config), (0,), str(tmp_path), "elsewhere", 1))
+
+
+def test_a_process_is_read_by_its_json_lines_and_its_other_words_are_kept_for_an_error(
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    update = {"seed": 0, "round": 2, "trajectories": LENGTH // 2, "total": LENGTH, "text": "round 2 return 20"}
+    lines = ["seed 0 60/60 trajectories", '{"note": "compiled"}', "[]", json.dumps(update), "Error: too late"]
+    script = f"import sys; print({os.linesep.join(lines)!r}); sys.exit(3)"
+    monkeypatch.setattr("fedpg.experiments.work.child_command", lambda *words: [sys.executable, "-c", script])
+    events = work(to_json(config), (0,), str(tmp_path), fingerprint(config), 1)
+    assert next(events).done == 0
+    assert next(events) == Event(0.5, f"seed 0 {LENGTH // 2}/{LENGTH} round 2 return 20")
+    with pytest.raises(SimulationError, match=r"ended with code 3:\n(?s:.*)compiled\n(?s:.*)Error: too late$"):
+        next(events)
 
 
 def test_finished_runs_are_stored_at_once_and_a_failure_stops_the_others(config: Config, tmp_path: Path):
@@ -239,19 +250,19 @@ def test_leased_cores_are_nobody_elses_until_they_are_given_back(tmp_path: Path)
 
 
 def test_a_cluster_of_two_workers_gives_the_same_runs(
-    config: Config, reference: Callable[[int], store.Stored], tmp_path: Path
+    config: Config, reference: Callable[[int], store.Stored], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
     try:
         stop = threading.Event()
-        engine, total = ray_engine(None, tmp_path / "runs", fingerprint(), stop)
+        engine, total = ray_engine(None, tmp_path / "runs", stop)
         assert total == 2
         units = [Unit(config, (seed,)) for seed in (0, 1)]
         assert run_units(units, engine, total, tmp_path / "results", {}, stop) == 2
-        broken = ray_engine(None, tmp_path / "runs", "other code", stop)[0]
+        monkeypatch.setattr("fedpg.experiments.ray_engine.fingerprint", lambda config: "other code")
         # More cores than any machine has: it gets those of one, and does not wait for ever.
         with pytest.raises(SimulationError, match="another version of fedpg"):
-            list(broken(units[0], 64))
+            list(engine(units[0], 64))
     finally:
         ray.shutdown()
     for seed in (0, 1):
@@ -264,10 +275,8 @@ def test_a_cluster_of_two_workers_gives_the_same_runs(
 
 
 def test_runs_of_other_code_are_not_used_silently_but_can_be_verified(
-    config: Config, reference: Callable[[int], store.Stored], compiled: Any, tmp_path: Path, capsys: Capture,
-    monkeypatch: pytest.MonkeyPatch,
-):  # fmt: skip
-    monkeypatch.setattr(probe, "compile_rounds", compiled)
+    config: Config, reference: Callable[[int], store.Stored], tmp_path: Path, capsys: Capture
+):
     results = tmp_path / "results"
     good, bad = (dataclasses.replace(reference(seed), code="before") for seed in (0, 1))
     bad.columns["test_return"][2] += 1.0
@@ -284,13 +293,13 @@ def test_runs_of_other_code_are_not_used_silently_but_can_be_verified(
     assert "seed 0: same bits" in error
     assert "seed 1: different after round 1: it stays" in error
     runs = load_all(results)
-    assert runs[good.key].code == fingerprint()
+    assert runs[good.key].code == fingerprint(config)
     assert runs[good.key].about["verified"]["made_by"] == "before"
     assert compare(runs[good.key], good).bits
     assert runs[bad.key].code == "before"
     store.save(results, dataclasses.replace(runs[good.key], code="between"))
     assert reproduce(tmp_path, "tiny", "--seeds", "0", "--old", "verify", "--dry-run") == 0
-    assert load_all(results)[good.key].code == fingerprint()
+    assert load_all(results)[good.key].code == fingerprint(config)
     assert load_all(results)[good.key].about["verified"]["made_by"] == "before"  # who made it, not who verified it
     capsys.readouterr()
     assert reproduce(tmp_path, "tiny", "--seeds", "0:2", "--old", "keep") == 0
@@ -390,12 +399,12 @@ def test_a_file_is_no_results_folder(tmp_path: Path, capsys: Capture):
 
 
 def test_a_damaged_run_folder_is_named_with_what_to_do(config: Config, tmp_path: Path):
-    folder = tmp_path / fingerprint() / store.name_of(config) / "seed-0"
+    folder = tmp_path / fingerprint(config) / store.name_of(config) / "seed-0"
     folder.mkdir(parents=True)
     for damage in ('{"trajectories": 7,', '{"trajectories": 7}', "[]", '"x"'):
         (folder / "records.jsonl").write_text(damage)
         with pytest.raises(StorageError, match=r"records.jsonl is damaged.*Move .*seed-0 away"):
-            list(work(to_json(config), (0,), str(tmp_path), fingerprint(), 1))
+            list(work(to_json(config), (0,), str(tmp_path), fingerprint(config), 1))
         assert (folder / "records.jsonl").read_text() == damage
 
 
@@ -420,4 +429,4 @@ def test_every_missing_run_is_a_command_of_fedpg_train_with_the_same_settings():
 def test_ray_that_is_not_installed_is_an_error_that_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(ConfigError, match=r"pip install 'fedpg\[ray\]'"):
-        ray_engine(None, tmp_path, "", threading.Event())
+        ray_engine(None, tmp_path, threading.Event())

@@ -16,14 +16,12 @@ import tensorboardX.event_file_writer
 
 import fedpg.cli
 import fedpg.training.run
-from fedpg import Run, StorageError, make_config, train_seeds
-from fedpg.agents import Problem
-from fedpg.algorithms import first_state
+from fedpg import Problem, Run, StorageError, make_config, train_seeds
 from fedpg.storage import load_tensors, read_config, save_tensors, write_config, write_whole
 from fedpg.training.checkpoint import FILE, load_checkpoint, load_policy, policy_config, save_checkpoint, save_policy
 from fedpg.training.records import Records
+from fedpg.training.rounds import first_state
 
-pytestmark = pytest.mark.usefixtures("compiled")
 SEED = 3
 Content = Callable[[Path], dict[str, bytes]]
 DiskFills = Callable[[str, int], pytest.MonkeyPatch]
@@ -35,7 +33,7 @@ def problem(tiny: Callable[..., Problem]) -> Problem:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(problem: Problem, compiled: object, tmp_path_factory: pytest.TempPathFactory) -> Run:
+def undisturbed(problem: Problem, tmp_path_factory: pytest.TempPathFactory) -> Run:
     return train_seeds(problem, [SEED], tmp_path_factory.mktemp("undisturbed") / "run")[0]
 
 
@@ -47,7 +45,6 @@ def run_folder(undisturbed: Run, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def saved_every_round(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fedpg.training.run, "SECONDS_PER_CALL", 0.0)
     monkeypatch.setattr(fedpg.training.run, "SECONDS_PER_CHECKPOINT", -1.0)
 
 

@@ -13,10 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fedpg
-from fedpg import StorageError, make_config
-from fedpg.agents import Problem
+from fedpg import Config, Problem, StorageError, make_config
+from fedpg.config import to_json
+from fedpg.experiments import fingerprint as fingerprints
 from fedpg.experiments import store
 from fedpg.experiments.compare import compare
+from fedpg.experiments.fingerprint import decisive, fingerprint, meaning
 from fedpg.training import train_seeds
 from stored import stored_run
 
@@ -131,6 +133,22 @@ def test_saving_a_run_leaves_the_unfinished_files_of_others_alone(tmp_path: Path
     assert other.exists()
 
 
+def test_a_new_setting_leaves_the_names_of_stored_runs_as_they_are(monkeypatch: pytest.MonkeyPatch):
+    config = make_config(preset="released", agents=10, sigma=0.5)
+    before = store.name_of(config)
+    monkeypatch.setattr(store, "to_json", lambda c: to_json(c) | {"colour": "red"})
+    assert store.name_of(config) == before
+
+
+def test_settings_of_the_first_edition_are_read_by_their_old_names(tmp_path: Path):
+    run = stored_run(make_config(preset="released", agents=10, byzantine=3, aggregator="r2", none_accepted="skip"))
+    content = json.loads(gzip.decompress(store.pack(run)))
+    old = content["settings"]
+    old["filter"], old["nobody"], old["attack_form"] = old.pop("aggregator"), old.pop("none_accepted"), "figures"
+    del old["policy"], old["aggregator_options"]
+    assert store.unpack(gzip.compress(json.dumps(content).encode()), tmp_path).key == run.key
+
+
 def test_a_run_under_another_runs_name_is_refused(tmp_path: Path):
     path = store.save(tmp_path, stored_run())
     path.rename(path.with_name("seed-1.json.gz"))
@@ -138,32 +156,153 @@ def test_a_run_under_another_runs_name_is_refused(tmp_path: Path):
         store.load_all(tmp_path)
 
 
-def test_the_fingerprint_covers_everything_that_a_round_imports():
-    base = Path(fedpg.__file__).parent
+# The fingerprint of the code
+
+BASE = Path(fedpg.__file__).parent
+WORDS = {"errors.py", "storage.py"}
+"""What goes wrong, and how files are written: neither decides a number."""
+CHOOSING = {
+    "tasks/__init__.py",
+    "tasks/registry.py",
+    "aggregators/__init__.py",
+    "algorithms/__init__.py",
+    "policies/__init__.py",
+}
+"""These import everything that a name may stand for; which of it a run depends on is in its settings."""
+ELSEWHERE = {("policies/mlp.py", "columns.py"), ("tasks/compiled.py", "tasks/simulators.py")}
+"""Of these a compiled run uses nothing that decides a number: products of NumPy, and how many cores there are."""
+CONFIGS = {
+    f"{task}, {algorithm}, {aggregator}, {policy}": make_config(
+        task, "released", algorithm, aggregator=aggregator, policy=policy
+    )
+    for task in ("CartPole-v1", "LunarLander-v3")
+    for algorithm in ("gpomdp", "svrpg", "fedpg-br")
+    for aggregator in ("mean", "fedpg")
+    for policy in ("mlp", "package.module:own")
+}
+
+
+def imported(name: str) -> set[str]:
+    """The files of the package that one of them imports."""
 
     def files_of(module: str) -> list[Path]:
-        path = base.joinpath(*module.split(".")[1:])
-        return [p for p in (path.with_suffix(".py"), path / "__init__.py") if p.exists() and path != base]
+        path = BASE.joinpath(*module.split(".")[1:])
+        return [p for p in (path.with_suffix(".py"), path / "__init__.py") if p.exists() and path != BASE]
 
-    todo, seen = [base / "training" / "rounds.py"], set()
-    while todo:
-        path = todo.pop()
-        if path in seen:
-            continue
-        seen.add(path)
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.ImportFrom) and str(node.module).startswith("fedpg"):
-                todo += files_of(str(node.module))
-                todo += [f for alias in node.names for f in files_of(f"{node.module}.{alias.name}")]
-    covered = {
-        p for name in store.DECISIVE for p in ([base / name] if name.endswith(".py") else (base / name).rglob("*.py"))
-    }
-    assert seen <= covered
-    assert all(path.exists() for path in covered)
+    found: list[Path] = []
+    for node in ast.walk(ast.parse((BASE / name).read_text())):
+        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("fedpg"):
+            found += files_of(str(node.module))
+            found += [f for alias in node.names for f in files_of(f"{node.module}.{alias.name}")]
+    return {path.relative_to(BASE).as_posix() for path in found}
+
+
+@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
+def test_the_fingerprint_covers_everything_that_a_run_imports(config: Config):
+    covered = set(decisive(config))
+    assert all((BASE / name).exists() for name in covered)
+    assert {"training/rounds.py", "training/records.py", "assembly.py", "federation/local.py"} <= covered
+    compiled = config.task == "CartPole-v1"
+    for name in covered - CHOOSING:
+        needs = imported(name) - WORDS
+        if compiled:
+            needs -= {other for this, other in ELSEWHERE if this == name}
+        assert needs <= covered, name
+    # Whatever is in a room of pieces is one that a name stands for, or covered for everybody.
+    pieces = {"tasks/cartpole.py": compiled, "tasks/pool.py": not compiled, "tasks/simulators.py": not compiled}
+    pieces |= {f"algorithms/{x.replace('-', '_')}.py": config.algorithm == x for x in ("gpomdp", "svrpg", "fedpg-br")}
+    pieces |= {"algorithms/released.py": config.algorithm != "gpomdp"}
+    pieces |= {f"aggregators/{x}.py": config.aggregator != "mean" for x in ("fedpg", "sigma")}
+    pieces |= {"policies/own.py": config.policy != "mlp"}
+    for room in {Path(name).parent for name in CHOOSING}:
+        for path in (BASE / room).rglob("*.py"):
+            name = path.relative_to(BASE).as_posix()
+            assert (name in covered) == pieces.get(name, True), name
+
+
+def test_a_users_own_algorithm_may_use_all_of_ours():
+    own = dataclasses.replace(make_config(), algorithm="package.module:own")
+    assert set(decisive(make_config())) < set(decisive(own))
+    assert {f"algorithms/{name}.py" for name in ("gpomdp", "svrpg", "fedpg_br", "released")} <= set(decisive(own))
+
+
+SOURCE = '''
+"""About the module."""
+import math  # for pi
+
+AREA = math.pi
+"""About a number."""
+
+
+class Shape:
+    """About a class."""
+
+    def area(self, r: float = 1.0) -> float:
+        """About a function."""
+        # Because of circles.
+        return AREA * r**2 if r else f"{r:.1f}"
+'''
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "same"),
+    [
+        ("# Because of circles.", "# For another reason.", True),
+        ("About a function.", "What it does, in other words.", True),
+        ("About a class.", "What it is.", True),
+        ("About a number.", "Of a disc.", True),
+        ("About the module.", "Another one.", True),
+        ("AREA * r**2", "(AREA * (r ** 2))", True),
+        ("r**2", "r**3", False),
+        ("r: float = 1.0", "r: float = 2.0", False),
+        ("math.pi", "math.e", False),
+        (".1f", ".2f", False),
+        ("if r else", "if not r else", False),
+        ("def area", "def volume", False),
+    ],
+)
+def test_a_source_means_what_it_does_and_not_how_it_is_written(old: str, new: str, same: bool):
+    assert SOURCE.count(old) == 1 or old == "r**2"
+    assert (meaning(SOURCE) == meaning(SOURCE.replace(old, new))) == same
+
+
+def test_the_meaning_of_a_source_is_the_same_in_every_version_of_python():
+    assert meaning("def f(x): 'Twice.'; return x + [1, None]") == (
+        "(Module body= [ (FunctionDef name= 'f' args= (arguments args= [ (arg arg= 'x' ) ] ) body= [ (Return value= "
+        "(BinOp left= (Name id= 'x' ctx= (Load ) ) op= (Add ) right= (List elts= [ (Constant value= 1 ) (Constant ) ] "
+        "ctx= (Load ) ) ) ) ] ) ] )"
+    )
+
+
+def test_a_change_makes_the_runs_old_that_depend_on_it_and_no_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    cart, lander = make_config("CartPole-v1", "released", "gpomdp"), make_config("LunarLander-v3")
+    for name in {*decisive(cart), *decisive(lander)}:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text((BASE / name).read_text())
+    monkeypatch.setattr(fingerprints, "BASE", tmp_path)
+
+    def old_after(name: str, more: str) -> list[bool]:
+        """Whether a change in one file gives the two runs another fingerprint."""
+        fingerprints._digest.cache_clear()
+        before = [fingerprint(config) for config in (cart, lander)]
+        with open(tmp_path / name, "a") as file:
+            file.write(more)
+        fingerprints._digest.cache_clear()
+        return [fingerprint(config) != code for config, code in zip((cart, lander), before, strict=True)]
+
+    try:
+        assert old_after("server.py", "# a comment\n") == [False, False]
+        assert old_after("server.py", "LATER = 1\n") == [True, True]
+        assert old_after("tasks/pool.py", "LATER = 1\n") == [False, True]
+        assert old_after("algorithms/fedpg_br.py", "LATER = 1\n") == [False, True]
+        assert old_after("tasks/cartpole.py", "LATER = 1\n") == [True, False]
+        assert old_after("algorithms/gpomdp.py", "LATER = 1\n") == [True, False]
+    finally:
+        fingerprints._digest.cache_clear()
 
 
 def test_a_run_folder_is_stored_as_far_as_it_goes(
-    tiny: Callable[..., Problem], compiled: Any, content: Callable[[Path], dict[str, bytes]], tmp_path: Path
+    tiny: Callable[..., Problem], content: Callable[[Path], dict[str, bytes]], tmp_path: Path
 ):
     (run,) = train_seeds(tiny(), [3], tmp_path / "run")
     before = content(tmp_path)

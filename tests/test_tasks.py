@@ -1,5 +1,6 @@
 """Tasks outside JAX: that they train, resume and are attacked as CartPole is, and what goes wrong in them."""
 
+import dataclasses
 import functools
 import threading
 from collections.abc import Callable, Iterator
@@ -7,28 +8,33 @@ from pathlib import Path
 from typing import Any
 
 import envpool
-import gymnasium
 import jax
 import numpy as np
 import pytest
-from PIL import Image
 
 import fedpg
 import fedpg.training.run
 import gym_probes
 import probes
-from fedpg import Config, ConfigError, Run, columns, make_config, train_seeds
-from fedpg.agents import SEASON, Problem, make_problem
-from fedpg.config import SimulationError
-from fedpg.environments import make_environment
-from fedpg.environments.tasks import gymnasium_pool
-from fedpg.play import render
+from fedpg import (
+    Problem,
+    Run,
+    SimulationError,
+    columns,
+    make_config,
+    make_problem,
+    make_task,
+    train_seeds,
+)
+from fedpg.problem import POOL_ROUNDS
+from fedpg.tasks.pool import pool_of, with_pool
+from fedpg.tasks.registry import gymnasium_task
 from fedpg.training.progress import Silent, Snapshot
-from fedpg.training.rounds import compile_rounds, make_evaluator
+from fedpg.training.rounds import evaluated, first_state
 from gym_probes import Trouble, Walk
 from same import StopAt, bits, same_run
 
-pytestmark = [pytest.mark.simulators, pytest.mark.usefixtures("compiled")]
+pytestmark = pytest.mark.simulators
 SEED = 3
 SMALL: dict[str, Any] = {
     "preset": "paper",
@@ -69,11 +75,10 @@ def in_time(function: Callable[[], Any], seconds: float = 100.0) -> Any:
 @functools.cache
 def agents_of(kind: str, **settings: Any) -> Any:
     """What five agents of a walk answer, the last two Byzantine if there is an attack."""
-    pool = gymnasium_pool(Walk if kind == "box" else gym_probes.discrete_walk, "walk")
+    task = gymnasium_task(Walk if kind == "box" else gym_probes.discrete_walk, "walk")
     config = make_config("walk", **TINY | {"agents": 5, "alpha": 0.4, "batch": (3, 3)} | settings)
-    problem = make_problem(config, pool)
-    answers = in_time(lambda: jax.block_until_ready(probes.answers(problem)(probes.broadcast(problem))))
-    pool.check()
+    problem = make_problem(config, task)
+    answers = in_time(lambda: probes.answers(problem)(probes.broadcast(problem)))
     return jax.tree.map(np.asarray, answers)
 
 
@@ -86,8 +91,8 @@ ATTACKED += [("discrete", name) for name in ("random-action", "reward-flipping",
 @pytest.mark.parametrize(("kind", "name"), ATTACKED)
 def test_every_attack_runs_outside_jax_and_changes_the_attackers_answers_only(kind: str, name: str):
     honest, attacked = agents_of(kind), agents_of(kind, byzantine=2, attack=name)
-    assert attacked.replies.status.tolist() == [0, 0, 0] + [STATUS.get(name, 0)] * 2
-    mine, theirs = attacked.replies.gradients, honest.replies.gradients
+    assert attacked.status.tolist() == [0, 0, 0] + [STATUS.get(name, 0)] * 2
+    mine, theirs = (answers.sent["gradient"] for answers in (attacked, honest))
     np.testing.assert_allclose(mine[:3], theirs[:3], rtol=1e-4, atol=1e-5)
     assert np.abs(theirs).max(axis=1).min() > 1e-3
     same = np.isclose(mine[3:], theirs[3:], rtol=1e-3, atol=1e-3).all(axis=1)
@@ -124,18 +129,13 @@ def listening() -> Iterator[None]:
     jax.monitoring.unregister_event_duration_listener(listen)
 
 
-@pytest.fixture
-def one_round_per_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fedpg.training.run, "SECONDS_PER_CALL", 0.0)
-
-
 class Undisturbed:
     """A problem whose simulator can be made anew, as in another process, and its run in one go."""
 
     def __init__(self, folder: Path, task: str, **settings: Any) -> None:
-        self.pool = make_environment(task)
-        pool = self.pool._replace(open=lambda seeds, turn: self.pool.open(seeds, turn))
-        self.problem = make_problem(make_config(task, **settings), pool)
+        self.task = make_task(task)
+        lent = with_pool(self.task, open=lambda *which: pool_of(self.task).open(*which))
+        self.problem = make_problem(make_config(task, **settings), lent)
         self.count = Count()
         self.made: list[int] = []
         """The sizes of the pools that EnvPool made for the run."""
@@ -150,18 +150,18 @@ class Undisturbed:
             self.run: Run = train_seeds(self.problem, [SEED], folder / "run", reporter=self.count)[0]
 
     def lose_the_simulator(self) -> None:
-        self.pool = make_environment(self.pool.id)
+        self.task = make_task(self.task.id)
 
 
 @pytest.fixture(scope="module")
-def lander(compiled: object, listening: None, tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
+def lander(listening: None, tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
     return Undisturbed(tmp_path_factory.mktemp("lander"), "LunarLander-v3", **SMALL)
 
 
 @pytest.fixture(scope="module")
-def cheetah(compiled: object, listening: None, tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
-    # Neither filter nor bound on the ratio, so that every round has the same rollouts.
-    settings = TINY | {"inner_law": "fixed", "inner_steps": 2, "ratio_bound": 9.0, "filter": "mean"}
+def cheetah(listening: None, tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
+    # Neither a filter nor a bound on the ratio, so that every round has the same rollouts.
+    settings = TINY | {"inner_law": "fixed", "inner_steps": 2, "ratio_bound": 9.0, "aggregator": "mean"}
     settings |= {"preset": "released", "horizon": 8, "test_horizon": 8, "trajectories": 60}
     return Undisturbed(tmp_path_factory.mktemp("cheetah"), "HalfCheetah-v5", **settings)
 
@@ -169,12 +169,12 @@ def cheetah(compiled: object, listening: None, tmp_path_factory: pytest.TempPath
 def test_a_run_outside_jax_learns_something_and_ends_when_it_should(lander: Undisturbed, cheetah: Undisturbed):
     for each in (lander, cheetah):
         assert each.run.finished
-        columns = each.run.records.columns
-        assert (columns["agent_steps"] > 0).all()
-        assert (columns["gradient_norm"] > 0).any()
-        assert len(set(columns["train_return"].tolist())) == len(each.run.records)
-    assert len(cheetah.run.records) > SEASON + 2, "a season must end within it"
-    assert lander.run.records.columns["server_steps"].sum() > 0
+        records = each.run.records
+        assert (records.column("agent_steps") > 0).all()
+        assert (records.column("gradient_norm") > 0).any()
+        assert len(set(records.column("train_return").tolist())) == len(records)
+    assert len(cheetah.run.records) > POOL_ROUNDS + 2, "pools must be made anew within it"
+    assert lander.run.records.column("server_steps").sum() > 0
 
 
 def test_nothing_is_compiled_after_the_first_round_outside_jax(lander: Undisturbed, cheetah: Undisturbed):
@@ -184,17 +184,18 @@ def test_nothing_is_compiled_after_the_first_round_outside_jax(lander: Undisturb
         assert len(set(each.count.counts)) == 1
 
 
-def test_slow_environments_are_made_once_a_season(cheetah: Undisturbed):
+def test_slow_environments_are_made_once_in_some_rounds(cheetah: Undisturbed):
     config, rounds = cheetah.run.config, len(cheetah.run.records)
-    assert SEASON < rounds < 2 * SEASON
-    # The agents and the evaluation, and one inner step after the first; at the end of the run an evaluation alone.
+    assert POOL_ROUNDS < rounds < 2 * POOL_ROUNDS
+    # The agents and the evaluation, and one inner step after the first.
     round_ = config.agents * config.batch[1] + config.test_episodes + config.minibatch
-    assert sum(cheetah.made) == 2 * round_ + config.test_episodes
+    assert sum(cheetah.made) == 2 * round_
 
 
 @pytest.mark.kernels
-@pytest.mark.usefixtures("one_round_per_call")
-@pytest.mark.parametrize(("name", "rounds"), [("lander", 1), ("lander", 4), ("cheetah", 5), ("cheetah", SEASON + 1)])
+@pytest.mark.parametrize(
+    ("name", "rounds"), [("lander", 1), ("lander", 4), ("cheetah", 5), ("cheetah", POOL_ROUNDS + 1)]
+)
 def test_a_run_outside_jax_goes_on_as_if_nothing_had_happened(
     name: str, rounds: int, request: pytest.FixtureRequest, tmp_path: Path
 ):
@@ -203,16 +204,16 @@ def test_a_run_outside_jax_goes_on_as_if_nothing_had_happened(
     half = train_seeds(undisturbed.problem, [SEED], tmp_path / "run", reporter=reporter, stop=reporter.stop)[0]
     assert not half.finished
     assert len(half.records) == rounds
-    # The evaluation at the end of a run is the one that the next round begins with.
-    after = undisturbed.run.records.columns["test_returns"][rounds]
-    assert np.asarray(half.records.last_test).tobytes() == after.tobytes()
+    tests, whole = half.records.tests, undisturbed.run.records.tests
+    assert [test.tobytes() for test in tests] == [test.tobytes() for test in whole[: rounds + 1]]
     undisturbed.lose_the_simulator()
     same_run(train_seeds(undisturbed.problem, [SEED], tmp_path / "run", resume=True)[0], undisturbed.run)
 
 
 @pytest.mark.kernels
 def test_seeds_that_share_a_simulator_are_what_they_are_alone(cheetah: Undisturbed, tmp_path: Path):
-    both = in_time(lambda: train_seeds(cheetah.problem, [8, SEED], tmp_path / "runs"))
+    task = dataclasses.replace(cheetah.problem.task, side_by_side=lambda episodes: 2)
+    both = in_time(lambda: train_seeds(cheetah.problem._replace(task=task), [8, SEED], tmp_path / "runs"))
     same_run(both[1], cheetah.run)
     assert bits(both[0].policy.params) != bits(both[1].policy.params)
 
@@ -236,12 +237,7 @@ def test_a_library_whose_products_depend_on_the_company_is_named_and_the_run_goe
     assert sum("NumPy's products" in text for text in notes.said) == (not alone)
 
 
-def test_the_papers_name_of_a_task_is_todays(lander: Undisturbed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    def compiled_already(config: Config, *_: Any) -> Problem:
-        assert config == lander.problem.config
-        return lander.problem
-
-    monkeypatch.setattr(fedpg.training.run, "make_problem", compiled_already)
+def test_the_papers_name_of_a_task_is_todays(lander: Undisturbed, tmp_path: Path):
     with pytest.warns(UserWarning, match="LunarLander-v2 is LunarLander-v3 here: Gymnasium retired v2"):
         run = fedpg.train("LunarLander-v2", **SMALL, seed=SEED, out=tmp_path / "run")
     same_run(run, lander.run)
@@ -255,9 +251,9 @@ ATTACKED_BY_ONE = TINY | {"byzantine": 1, "attack": "random-action", "alpha": 0.
 
 
 @pytest.fixture(scope="module")
-def troubled(compiled: object, tmp_path_factory: pytest.TempPathFactory) -> tuple[Problem, Run]:
+def troubled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Problem, Run]:
     """The problem, and its run without trouble."""
-    problem = make_problem(make_config("Trouble", **ATTACKED_BY_ONE), gymnasium_pool(Trouble, "Trouble"))
+    problem = make_problem(make_config("Trouble", **ATTACKED_BY_ONE), gymnasium_task(Trouble, "Trouble"))
     return problem, train_seeds(problem, [SEED], tmp_path_factory.mktemp("trouble") / "run")[0]
 
 
@@ -284,7 +280,6 @@ TROUBLE = {
 
 
 @pytest.mark.parametrize("kind", TROUBLE)
-@pytest.mark.usefixtures("one_round_per_call")
 def test_an_error_in_the_task_ends_the_run_which_can_be_resumed(
     kind: str, trouble: Callable[[str], None], troubled: tuple[Problem, Run], tmp_path: Path
 ):
@@ -314,17 +309,50 @@ def test_an_error_with_one_seed_ends_the_others(
     same_run(runs[1], undisturbed)
 
 
+def test_the_error_of_a_later_seed_ends_the_first_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    settings = TINY | {"trajectories": 10**9}
+    problem = make_problem(make_config("Walk", **settings), gymnasium_task(Walk, "Walk"))
+    task = dataclasses.replace(problem.task, side_by_side=lambda episodes: 2)
+    broken = bits(first_state(problem, 7).key)
+    original = fedpg.training.run.advance
+
+    def advance(problem: Problem, state: Any, *rest: Any) -> Any:
+        if state.round == 2 and bits(state.key) == broken:
+            raise ZeroDivisionError("trouble with seed 7")
+        return original(problem, state, *rest)
+
+    monkeypatch.setattr(fedpg.training.run, "advance", advance)
+    with pytest.raises(ZeroDivisionError, match="trouble with seed 7"):
+        in_time(lambda: train_seeds(problem._replace(task=task), [0, 7], tmp_path / "runs"))
+    for seed in (0, 7):
+        assert (tmp_path / "runs" / f"seed-{seed}" / "records.jsonl").exists(), "what was done is kept"
+
+
+def test_a_run_whose_evaluation_failed_goes_on_as_if_nothing_had_happened(
+    troubled: tuple[Problem, Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    problem, undisturbed = troubled
+
+    def failing(problem: Problem, state: Any, *rest: Any) -> Any:
+        if state.round == 3:  # beside which round 4 goes on
+            raise ZeroDivisionError("trouble in a test")
+        return evaluated(problem, state, *rest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(fedpg.training.run, "evaluated", failing)
+        with pytest.raises(ZeroDivisionError, match="trouble in a test"):
+            in_time(lambda: train_seeds(problem, [SEED], tmp_path / "run"))
+    same_run(in_time(lambda: train_seeds(problem, [SEED], tmp_path / "run", resume=True))[0], undisturbed)
+
+
 def test_what_ended_a_run_does_not_end_the_next_one(trouble: Callable[[str], None], tmp_path: Path):
-    """Not with what was compiled before, as the other tests have it: both runs are of one task, each with its own."""
-    problem = make_problem(make_config("Trouble", **TINY | {"trajectories": 6}), gymnasium_pool(Trouble, "Trouble"))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fedpg.training.run, "compile_rounds", compile_rounds)
-        trouble("step")
-        Trouble.after = 10
-        with pytest.raises(ZeroDivisionError, match="trouble in step"):
-            in_time(lambda: train_seeds(problem, [SEED], tmp_path / "failed"))
-        trouble("")
-        assert in_time(lambda: train_seeds(problem, [SEED], tmp_path / "run"))[0].finished
+    problem = make_problem(make_config("Trouble", **TINY | {"trajectories": 6}), gymnasium_task(Trouble, "Trouble"))
+    trouble("step")
+    Trouble.after = 10
+    with pytest.raises(ZeroDivisionError, match="trouble in step"):
+        in_time(lambda: train_seeds(problem, [SEED], tmp_path / "failed"))
+    trouble("")
+    assert in_time(lambda: train_seeds(problem, [SEED], tmp_path / "run"))[0].finished
 
 
 def test_train_takes_a_factory_and_raises_what_its_task_does(
@@ -346,57 +374,11 @@ def test_a_factory_by_its_path_is_the_factory(troubled: tuple[Problem, Run], tmp
 
 
 def test_an_evaluation_raises_what_the_task_does(trouble: Callable[[str], None]):
-    problem = make_problem(make_config("Trouble", **TINY), gymnasium_pool(Trouble, "Trouble"))
-    evaluate = make_evaluator(problem, 50)
-    params = problem.policy.unravel(problem.policy.init(jax.random.key(0)))
-    assert evaluate(params, jax.random.key(1)).lengths.min() > 0
+    problem = make_problem(make_config("Trouble", **TINY), gymnasium_task(Trouble, "Trouble"))
+    state = first_state(problem, 1)
+    returns, steps = evaluated(problem, state)
+    assert len(returns) == TINY["test_episodes"] <= steps
     trouble("step")
-    Trouble.after = 10
+    Trouble.after = 1
     with pytest.raises(ZeroDivisionError, match="trouble in step"):
-        evaluate(params, jax.random.key(1))
-
-
-# Pictures
-
-
-def draws(task: str) -> bool:
-    """Whether this machine can draw the task at all."""
-    try:
-        environment = gymnasium.make(task, render_mode="rgb_array")
-        environment.reset(seed=0)
-        return environment.render() is not None
-    except Exception:
-        return False
-
-
-@pytest.mark.parametrize("task", ["LunarLander-v3", "HalfCheetah-v5", "gym_probes:walk"])
-def test_a_policy_that_acts_outside_jax_is_rendered(task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.chdir(tmp_path)  # where MuJoCo keeps its log
-    problem = make_problem(make_config(task, hidden=(4,), test_horizon=7))
-    params = problem.policy.unravel(problem.policy.init(jax.random.key(0)))
-    try:
-        returns = render(problem, params, tmp_path / "play.gif", episodes=2, seed=0)
-    except ConfigError as error:
-        if task == "HalfCheetah-v5" and "EGL" in str(error) and not draws(task):
-            pytest.skip(f"nothing here draws MuJoCo: {error}")
-        raise
-    assert len(returns) == 2
-    assert np.isfinite(returns).all()
-    with Image.open(tmp_path / "play.gif") as picture:
-        assert picture.format == "GIF"
-        assert picture.n_frames > 1
-        picture.seek(picture.n_frames - 1)
-        picture.load()
-
-
-def test_what_cannot_be_rendered_is_refused_with_the_reason(tmp_path: Path):
-    for task, factory, words in [
-        ("gym_probes:discrete_walk", None, "render_mode='rgb_array'"),
-        ("walk", gym_probes.walk, "walk"),
-    ]:
-        environment = make_environment(factory or task)
-        problem = make_problem(make_config(task, hidden=(4,)), environment)
-        params = problem.policy.unravel(problem.policy.init(jax.random.key(0)))
-        with pytest.raises(ConfigError, match=words):
-            render(problem, params, tmp_path / "play.gif", episodes=1, seed=0)
-    assert list(tmp_path.iterdir()) == []
+        evaluated(problem, state)

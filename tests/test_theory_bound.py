@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from fedpg.aggregators import concentration
-from fedpg.config import ConfigError
+from fedpg.errors import ConfigError
 from fedpg.theory import Setting, conditions, constants, paper_violations, plan, step_of, terms
 from fedpg.theory.bound import delta_of, smallest_batch
 from fedpg.theory.report import print_report, what_if

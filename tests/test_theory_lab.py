@@ -14,7 +14,7 @@ import pytest
 
 import probes
 from fedpg.cli import main
-from fedpg.config import ConfigError
+from fedpg.errors import ConfigError
 from fedpg.storage import StorageError
 from fedpg.theory import Measured, figures, measure, study
 from fedpg.theory.effective import deviations
@@ -111,7 +111,7 @@ def test_the_search_does_more_harm_than_what_it_is_compared_with():
     sigma = 0.45  # about what `auto` settles at
     searched, flipped = under("search-error", sigma), under("sign-flipping", sigma)
     assert searched.error.mean() > 2 * flipped.error.mean()
-    assert searched.liars.mean() > 0.5 > flipped.liars.mean()  # it stays within what the filter accepts
+    assert searched.liars.mean() > 0.5 > flipped.liars.mean()  # it stays within what the aggregator accepts
 
 
 @pytest.mark.parametrize("sigma", [2.0, 20.0])

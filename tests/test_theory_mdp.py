@@ -1,6 +1,7 @@
 """Exact values of tabular MDPs, against finite differences, enumeration, simulation and the package's estimators."""
 
 import itertools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -8,7 +9,6 @@ import numpy as np
 import pytest
 
 from fedpg import estimators
-from fedpg.policies import Policy
 from fedpg.theory.mdp import (
     MDPS,
     Tabular,
@@ -17,12 +17,12 @@ from fedpg.theory.mdp import (
     curvature,
     exact_gradient,
     exact_return,
-    log_policy_at,
     occupancy,
     simulate,
-    weighted_scores,
+    table_policy,
 )
-from fedpg.theory.runs import agent_gradients, correction, make_lab
+from fedpg.theory.runs import agent_gradients, correction, gradients_of, make_lab
+from fedpg.trajectories import Trajectories
 
 pytestmark = pytest.mark.slow
 
@@ -134,7 +134,7 @@ def test_simulated_episodes_visit_states_and_earn_as_often_as_they_should(name: 
     mdp, episodes = MDPS[name](), 20_000
     theta = random_theta(mdp, 6)
     seen = jax.jit(lambda key: simulate(mdp, theta, key, episodes))(jax.random.key(7))
-    shares = np.stack([np.bincount(row, minlength=mdp.states) for row in np.asarray(seen.observations)]) / episodes
+    shares = np.stack([np.bincount(row, minlength=mdp.states) for row in np.asarray(seen.observations[0])]) / episodes
     np.testing.assert_allclose(shares, occupancy(mdp, theta), atol=5 * 0.5 / np.sqrt(episodes))
     powers = mdp.discount ** np.arange(mdp.horizon)[:, None]
     returns = (powers * np.asarray(seen.rewards)).sum(axis=0)
@@ -151,49 +151,78 @@ def test_a_byzantine_episode_acts_as_the_attack_says():
     np.testing.assert_allclose(shares, 0.25, atol=0.01)
 
 
-def table_policy(mdp: Tabular) -> Policy:
-    """The same policy as the package's estimators take it: one-hot states, derivatives by JAX."""
+def test_an_episode_that_is_not_wanted_is_empty():
+    wanted = jnp.array([True, False, True])
+    seen = simulate(TINY, random_theta(TINY), jax.random.key(1), 3, wanted=wanted)
+    assert seen.lengths.tolist() == [TINY.horizon, 0, TINY.horizon]
+    assert not np.any(seen.rewards[:, 1])
+    np.testing.assert_array_equal(
+        seen.rewards[:, ::2], simulate(TINY, random_theta(TINY), jax.random.key(1), 3).rewards[:, ::2]
+    )
 
-    def log_prob(params: dict[str, jax.Array], observations: jax.Array, actions: jax.Array) -> jax.Array:
-        logits = jax.nn.log_softmax(jnp.tensordot(params["table"].T, observations, axes=1), axis=0)
-        return jnp.take_along_axis(logits, actions[None], axis=0)[0]
 
-    def missing(*_: object) -> jax.Array:
-        raise NotImplementedError
+@pytest.mark.parametrize("xp", [jnp, np])
+def test_a_table_acts_as_likely_as_it_says(xp: Any):
+    policy = table_policy(3, 4)
+    params = policy.unravel(policy.init(jax.random.key(2)) * 3)
+    table = np.asarray(params["table"])
+    chances = np.exp(table) / np.exp(table).sum(axis=1, keepdims=True)
+    pairs = np.divmod(np.arange(12), 4)
+    np.testing.assert_allclose(np.exp(policy.log_prob(params, pairs[0][None], pairs[1])), chances.ravel(), rtol=1e-5)
+    noise, states = (np.arange(1000) + 0.5) / 1000, np.arange(3)
+    seen = xp.asarray(np.repeat(states, 1000)[None])
+    drawn = policy.sample({"table": xp.asarray(table)}, seen, xp.asarray(np.tile(noise, 3)[None], xp.float32), xp)
+    shares = [np.bincount(np.asarray(row), minlength=4) / 1000 for row in drawn.reshape(3, 1000)]
+    np.testing.assert_allclose(shares, chances, atol=2e-3)
+    likeliest = policy.mode({"table": xp.asarray(table)}, xp.asarray(states[None]), xp)
+    assert np.asarray(likeliest).tolist() == chances.argmax(axis=1).tolist()
+    np.testing.assert_array_equal(np.bincount(np.asarray(policy.random(jnp.asarray(noise[None])))), 250)
 
-    return Policy({"table": (mdp.states, mdp.actions)}, missing, missing, missing, log_prob, missing)
+
+def counted_scores(theta: jax.Array, seen: Trajectories, weights: jax.Array) -> np.ndarray:
+    """sum_t w_t grad log pi(a_t | s_t) of a table as n(s, a) - pi(a | s) n(s), n the weights of all visits.  [D]"""
+    counts = np.zeros(theta.shape)
+    np.add.at(counts, (np.asarray(seen.observations[0]), np.asarray(seen.actions)), np.asarray(weights))
+    odds = np.exp(np.asarray(theta, float))
+    return (counts - odds / odds.sum(axis=1, keepdims=True) * counts.sum(axis=1, keepdims=True)).ravel()
 
 
 @pytest.mark.parametrize("kind", ["gpomdp", "reinforce"])
-def test_a_tables_gradient_and_correction_are_the_packages(kind: str):
+def test_a_tables_gradient_and_correction_are_counts(kind: str):
     mdp = MDPS["grid"]()
-    lab, policy = make_lab(mdp, estimator=kind), table_policy(mdp)
+    lab = make_lab(mdp, estimator=kind)
     theta_0, theta = random_theta(mdp, 8), random_theta(mdp, 9, 0.8)
+    now, then = {"table": theta}, {"table": theta_0}
+    wanted = jnp.arange(8) < 6
 
-    def both_ways(key: jax.Array) -> list[tuple[jax.Array, jax.Array]]:
-        mine = simulate(mdp, theta, key, 6)
-        seen = mine._replace(observations=jnp.moveaxis(jax.nn.one_hot(mine.observations, mdp.states), -1, 0))
-        log_ratio = log_policy_at(theta_0, mine) - log_policy_at(theta, mine)
-        plain = weighted_scores(mdp, theta, mine, lab.estimator.weights(mine))
-        corrected = weighted_scores(mdp, theta_0, mine, lab.estimator.corrected(mine, log_ratio))
-        theirs = estimators.correction(lab.estimator, policy, {"table": theta}, {"table": theta_0}, seen)
-        gradient = estimators.gradient(lab.estimator, policy, {"table": theta}, seen)
-        mean = (plain.ravel() / 6, corrected.ravel() / 6)
-        return [(mean[0], gradient), (mean[0], theirs.plain), (mean[1], theirs.corrected)]
+    def of_the_package(key: jax.Array) -> Any:
+        seen = simulate(mdp, theta, key, 8, wanted=wanted)
+        ratios = [estimators.log_probs(mdp.policy, params, seen) for params in (then, now)]
+        return (
+            seen,
+            lab.estimator.weights(seen),
+            lab.estimator.corrected(seen, ratios[0] - ratios[1]),
+            estimators.gradient(lab.estimator, mdp.policy, now, seen),
+            estimators.correction(lab.estimator, mdp.policy, now, then, seen),
+        )
 
-    for ours, expected in jax.jit(both_ways)(jax.random.key(10)):
+    seen, weights, corrected, gradient, change = jax.jit(of_the_package)(jax.random.key(10))
+    for ours, expected in (
+        (counted_scores(theta, seen, weights) / 6, gradient),
+        (counted_scores(theta, seen, weights) / 6, change.plain),
+        (counted_scores(theta_0, seen, corrected) / 6, change.corrected),
+    ):
         np.testing.assert_allclose(ours, expected, rtol=1e-3, atol=1e-4)
 
 
-def test_groups_are_the_parts_one_by_one():
+def test_gradients_of_parts_are_those_of_the_parts_one_by_one():
     mdp = TINY
     theta, lab = random_theta(mdp, 11), make_lab(TINY)
 
     def parts(key: jax.Array) -> tuple[jax.Array, list[jax.Array]]:
         mine = simulate(mdp, theta, key, 6)
-        weights = lab.estimator.weights(mine)
-        each = [weighted_scores(mdp, theta, mine.take(i, 2), weights[:, i : i + 2])[0] for i in (0, 2, 4)]
-        return weighted_scores(mdp, theta, mine, weights, groups=3), each
+        each = [estimators.gradient(lab.estimator, mdp.policy, {"table": theta}, mine.take(i, 2)) for i in (0, 2, 4)]
+        return gradients_of(lab, theta, mine, 3), each
 
     together, each = jax.jit(parts)(jax.random.key(12))
     np.testing.assert_allclose(together, jnp.stack(each), rtol=1e-5, atol=1e-6)

@@ -9,19 +9,15 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 
-import fedpg
-import fedpg.training.run
-from fedpg import Config, ConfigError, Run, StorageError, make_config, train_seeds
-from fedpg.agents import Problem, make_problem
-from fedpg.algorithms import first_state
+from fedpg import Config, ConfigError, Problem, Run, StorageError, make_config, make_problem, train_seeds
+from fedpg.training.folders import new_folder
 from fedpg.training.progress import Silent, Snapshot
-from fedpg.training.rounds import FOREVER, Advance
+from fedpg.training.rounds import first_state
 from same import POLICIES, SEED, StopAt, assert_counts, bits, log_bits, same_run
 
-pytestmark = [pytest.mark.kernels, pytest.mark.usefixtures("compiled")]
+pytestmark = [pytest.mark.kernels]
 Content = Callable[[Path], dict[str, bytes]]
 AsOptions = Callable[[Config], list[str]]
 Start = Callable[[Path], "subprocess.Popen[str]"]
@@ -33,18 +29,8 @@ def problem(tiny: Callable[..., Problem]) -> Problem:
 
 
 @pytest.fixture(scope="module")
-def advance(problem: Problem, compiled: Callable[[Problem], Advance]) -> Advance:
-    return compiled(problem)
-
-
-@pytest.fixture(scope="module")
-def undisturbed(problem: Problem, compiled: object, tmp_path_factory: pytest.TempPathFactory) -> Run:
+def undisturbed(problem: Problem, tmp_path_factory: pytest.TempPathFactory) -> Run:
     return train_seeds(problem, [SEED], tmp_path_factory.mktemp("undisturbed") / "run")[0]
-
-
-@pytest.fixture
-def one_round_per_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fedpg.training.run, "SECONDS_PER_CALL", 0.0)
 
 
 # --- the seed alone decides
@@ -66,7 +52,7 @@ def test_a_seed_trained_with_others_is_what_it_is_alone_and_unlike_them(
     same_run(together[1], undisturbed)
     for other in (together[0], together[2]):
         assert bits(other.policy.params) != bits(undisturbed.policy.params)
-        assert other.records.columns["train_return"].tolist() != undisturbed.records.columns["train_return"].tolist()
+        assert other.records.column("train_return").tolist() != undisturbed.records.column("train_return").tolist()
 
 
 @pytest.mark.parametrize("seeds", [[], [1, 1], [-1], [2**32]], ids=str)
@@ -90,29 +76,7 @@ def test_the_first_policy_depends_on_the_seed_and_on_nothing_else():
     assert len({first_state(problems[0], seed).theta.tobytes() for seed in (0, 1, 2**31, 2**32 - 1)}) == 4
 
 
-# --- rounds and calls
-
-
-def test_rounds_one_by_one_are_the_rounds_of_one_call(problem: Problem, advance: Advance):
-    done, at_once, logs = advance(first_state(problem, SEED), jnp.int32(9), jnp.int32(FOREVER))
-    assert done == 9
-    state = first_state(problem, SEED)
-    for i in range(9):
-        done, state, log = advance(state, jnp.int32(1), jnp.int32(FOREVER))
-        assert done == 1
-        assert bits(jax.tree.map(lambda x: x[0], log)) == bits(jax.tree.map(lambda x, i=i: x[i], logs))
-    assert bits(state) == bits(at_once)
-    assert bits(state) != bits(first_state(problem, SEED))
-
-
-def test_rounds_stop_when_the_limit_is_reached(problem: Problem, advance: Advance):
-    first = first_state(problem, SEED)
-    counted = np.cumsum(advance(first, jnp.int32(9), jnp.int32(FOREVER))[2].counted[:9])
-    for limit, rounds in [(1, 1), (counted[4], 5), (counted[4] + 1, 6), (counted[7] - 1, 8)]:
-        done, state, _ = advance(first, jnp.int32(32), jnp.int32(limit))
-        assert done == state.round == rounds
-        assert state.counted == counted[rounds - 1]
-        assert advance(state, jnp.int32(32), jnp.int32(limit))[0] == 0
+# --- rounds
 
 
 def test_a_run_stops_at_its_number_of_trajectories(undisturbed: Run):
@@ -121,7 +85,7 @@ def test_a_run_stops_at_its_number_of_trajectories(undisturbed: Run):
     assert undisturbed.finished
 
 
-def test_nothing_is_compiled_after_the_first_call(tiny: Callable[..., Problem], tmp_path: Path):
+def test_nothing_is_compiled_after_the_first_round(tiny: Callable[..., Problem], tmp_path: Path):
     compilations: list[str] = []
 
     def listen(event: str, seconds: float, **about: Any) -> None:
@@ -145,7 +109,7 @@ def test_nothing_is_compiled_after_the_first_call(tiny: Callable[..., Problem], 
         train_seeds(tiny(trajectories=400), [SEED], tmp_path / "run", reporter=count)
     finally:
         jax.monitoring.unregister_event_duration_listener(listen)
-    assert len(set(np.diff(count.rounds))) > 2, "calls of different lengths are wanted here"
+    assert count.rounds[-1] > 50, "both sizes of a batch and several numbers of inner steps are wanted here"
     assert len(set(count.counts)) == 1
 
 
@@ -153,7 +117,6 @@ def test_nothing_is_compiled_after_the_first_call(tiny: Callable[..., Problem], 
 
 
 @pytest.mark.parametrize("rounds", [0, 1, 8])
-@pytest.mark.usefixtures("one_round_per_call")
 def test_a_stopped_run_goes_on_as_if_nothing_had_happened(
     problem: Problem, undisturbed: Run, tmp_path: Path, rounds: int
 ):
@@ -163,7 +126,7 @@ def test_a_stopped_run_goes_on_as_if_nothing_had_happened(
     half = train_seeds(problem, [SEED], tmp_path / "run", reporter=reporter, stop=reporter.stop)[0]
     assert not half.finished
     assert len(half.records) == rounds
-    assert log_bits(half) == (log_bits(undisturbed, rounds) if rounds else {})
+    assert log_bits(half) == log_bits(undisturbed, rounds)
     rest = StopAt(1000)
     whole = train_seeds(problem, [SEED], tmp_path / "run", resume=True, reporter=rest)[0]
     assert whole.finished
@@ -171,7 +134,6 @@ def test_a_stopped_run_goes_on_as_if_nothing_had_happened(
     same_run(whole, undisturbed)
 
 
-@pytest.mark.usefixtures("one_round_per_call")
 def test_a_run_stopped_again_and_again_is_the_same_run(problem: Problem, undisturbed: Run, tmp_path: Path):
     runs = 0
     while True:
@@ -185,7 +147,6 @@ def test_a_run_stopped_again_and_again_is_the_same_run(problem: Problem, undistu
     same_run(run, undisturbed)
 
 
-@pytest.mark.usefixtures("one_round_per_call")
 def test_several_seeds_are_resumed_together(problem: Problem, undisturbed: Run, tmp_path: Path):
     reporter = StopAt(5)
     first = train_seeds(problem, [SEED, 8], tmp_path / "runs", reporter=reporter, stop=reporter.stop)
@@ -268,7 +229,7 @@ def test_if_one_of_several_folders_is_taken_none_is_made(problem: Problem, tmp_p
 
 def test_the_trajectories_of_a_run_are_counted(undisturbed: Run):
     assert_counts(undisturbed)
-    assert set(undisturbed.records.columns["batch"]) == {4, 5}
+    assert set(undisturbed.records.column("batch")) == {4, 5}
 
 
 def test_a_trained_policy_is_a_function_of_observations(undisturbed: Run):
@@ -281,10 +242,8 @@ def test_the_folder_of_a_run_has_a_name_and_none_is_used_twice(tmp_path: Path, m
     config = make_config(byzantine=3, attack="sign-flipping")
     names = []
     for _ in range(3):
-        names.append(fedpg.training.run.new_folder(config))
+        names.append(new_folder(config))
         names[-1].mkdir(parents=True)
     assert len(set(names)) == 3
     assert all(str(name).startswith("runs/CartPole-v1-fedpg-br-K10-3-sign-flipping") for name in names)
-    assert fedpg.training.run.new_folder(dataclasses.replace(config, agents=7)) == Path(
-        "runs/CartPole-v1-fedpg-br-K7-3-sign-flipping"
-    )
+    assert new_folder(dataclasses.replace(config, agents=7)) == Path("runs/CartPole-v1-fedpg-br-K7-3-sign-flipping")

@@ -1,266 +1,240 @@
-"""A cohort of agents answers a broadcast: parameters in, [K, D] gradients out. K = 1 at a site, the same code."""
+"""A cohort of agents answers a broadcast: parameters in, messages out. K = 1 at a site, the same code."""
 
 import functools
-from typing import NamedTuple
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from fedpg.attacks import Attack, make_attack
-from fedpg.config import Config, ConfigError
-from fedpg.environments import Environment, Lanes, Pool, join, lanes, make_environment, rollout
-from fedpg.estimators import Estimator, gradient, make_estimator
-from fedpg.policies import Policy, make_policy
-from fedpg.trajectories import Trajectories
-
-MAX_LANES = 2048
-"""Compiled episodes rolled out side by side: beyond this their buffers fall out of the cache."""
-MAX_POOLED = 600
-"""The same for a simulator outside JAX, where a MuJoCo environment takes a megabyte; ten agents fit in one."""
+from fedpg.attacks import Attack, Scene
+from fedpg.errors import ConfigError
+from fedpg.estimators import Estimator, gradient
+from fedpg.policies import Policy
+from fedpg.problem import Agent, Broadcast, Cohort, Memory, Problem, Schema, make_broadcast, status_of
+from fedpg.tasks import AgentEpisodes
+from fedpg.tasks.task import agent_keys, stream
+from fedpg.trajectories import Trajectories, join
 
 
-class Problem(NamedTuple):
-    """What an agent and the server agree on before the first round."""
+def _answer(cohort: Cohort, broadcast: Broadcast, memory: Memory) -> tuple[dict[str, Array], Memory]:
+    return {"gradient": cohort.sampled_gradient(broadcast.theta)}, memory
 
-    config: Config
-    environment: Environment | Pool
+
+GRADIENT = Agent(_answer)
+"""Lines 4 to 6 of Algorithm 1: sample, and send the gradient."""
+
+
+class LocalCohort:
+    """Agents of this process, `attacking` [K] of them; number -1 is nobody, and costs nothing."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        broadcast: Broadcast,
+        agents: np.ndarray,
+        attacking: np.ndarray,
+        cancel: threading.Event | None = None,
+        width: int | None = None,
+    ) -> None:
+        self.problem, self.broadcast, self.cancel = problem, broadcast, cancel
+        self.agents, self.attacking = agents, attacking
+        widths = problem.task.widths(*problem.config.batch)
+        self.width = width or next(width for width in widths if width >= broadcast.batch)
+        self.returns = np.zeros(len(agents), np.float32)
+        self.steps = np.zeros(len(agents), np.int32)
+
+    def sample(self, theta: Array, use: int = 0) -> Trajectories:
+        """B_t trajectories of each agent, `width` places each; with theta [K, D] each has its own policy."""
+        if theta.ndim == 1:
+            return self._roll(theta, use, slice(None))
+        return join([self._roll(theta[k], use, slice(k, k + 1)) for k in range(len(self.agents))])
+
+    def gradient(self, theta: Array, trajectories: Trajectories) -> Array:
+        """Each agent's own estimate; Byzantine agents believe in the rewards that their attack says.  [K, D]"""
+        return self._noted(_gradients(self._estimate, trajectories, theta, *self._who))
+
+    def sampled_gradient(self, theta: Array, use: int = 0) -> Array:
+        """`gradient` of `sample`, in one.  [K, D]"""
+        if theta.ndim == 2:
+            return self.gradient(theta, self.sample(theta, use))
+        return self._noted(self._roll(theta, use, slice(None), self._estimate, (theta, *self._who)))
+
+    def _roll(self, theta: Array, use: int, who: slice, then: Any = None, given: tuple[Any, ...] = ()) -> Any:
+        p = self.problem
+        plan = AgentEpisodes(self.width, p.steps, max(p.steps, p.test_steps), use)
+        inputs = (self.broadcast.keys, self.broadcast.batch, self.agents[who], self.attacking[who])
+        return p.task.rollout(p.policy, plan, theta, inputs, p.attack.act, self.cancel, then, given)
+
+    @property
+    def _estimate(self) -> "Gradients":
+        p = self.problem
+        return Gradients(p.policy, p.estimator, p.attack.rewards, self.width)
+
+    @property
+    def _who(self) -> tuple[Array, np.ndarray, np.ndarray]:
+        return self.broadcast.key, self.agents, self.attacking
+
+    def _noted(self, found: tuple[Array, Array, Array]) -> Array:
+        gradients, returns, steps = found
+        self.returns, self.steps = np.asarray(returns), self.steps + np.asarray(steps)
+        return gradients
+
+
+class Gradients(NamedTuple):
+    """What K agents make of their trajectories, `width` each."""
+
     policy: Policy
     estimator: Estimator
-    attack: Attack
+    believe: Callable[[Array, Trajectories], Array] | None
+    """The rewards that attackers believe in, if not the true ones."""
+    width: int
 
-    @property
-    def steps(self) -> int:
-        """The longest trajectory in training."""
-        return min(self.config.horizon, self.environment.limit)
+    def __call__(
+        self, everyone: Trajectories, theta: Array, key: Array, agents: Array, attacking: Array
+    ) -> tuple[Array, Array, Array]:
+        """(gradients [K, D], mean returns [K], steps [K])."""
+        count = agents.shape[0]
 
-    def to_task(self, actions: np.ndarray) -> np.ndarray:
-        """The policy's actions [n] or [n, A], or one of them, as the task takes them."""
-        return self.environment.to_task(actions) if isinstance(self.environment, Pool) else actions
+        def by_agent(x: Array) -> Array:  # [..., K * width] -> [..., K, width]
+            return x.reshape(*x.shape[:-1], count, self.width)
 
-    @property
-    def test_steps(self) -> int:
-        """The longest trajectory in evaluation."""
-        return min(self.config.test_horizon, self.environment.limit)
+        trajectories = everyone._replace(rewards=by_agent(everyone.rewards), lengths=by_agent(everyone.lengths))
+        learnt_from = trajectories
+        if (believe := self.believe) is not None:
+            keys = agent_keys(stream(key, "rewards"), agents)
+            each = (keys, jnp.arange(count))
+            believed = jax.lax.map(lambda x: believe(x[0], everyone.take(x[1] * self.width, self.width)), each)
+            believed = jnp.moveaxis(believed, 0, 1)  # [T, K, B]
+            learnt_from = trajectories._replace(rewards=jnp.where(attacking[:, None], believed, trajectories.rewards))
+        # The weights of all agents at once (a scan over time), the gradients agent by agent (each fits the cache).
+        weights = self.estimator.weights(learnt_from)  # [T, K, B]
 
+        def one(k: Array) -> Array:
+            params = self.policy.unravel(theta if theta.ndim == 1 else theta[k])
+            w = jax.lax.dynamic_index_in_dim(weights, k, 1, keepdims=False)
+            return gradient(self.estimator, self.policy, params, everyone.take(k * self.width, self.width), w)
 
-def make_problem(
-    config: Config, environment: Environment | Pool | None = None, attack: Attack | None = None
-) -> Problem:
-    """The settings, with everything they name looked up."""
-    environment = environment or make_environment(config.task)
-    policy = make_policy(config, environment.observations, environment.actions)
-    return Problem(config, environment, policy, make_estimator(config), attack or make_attack(config))
-
-
-class Broadcast(NamedTuple):
-    """What the server sends (line 3)."""
-
-    theta: Array  # [D]
-    round: Array  # from 1
-    batch: Array  # B_t
-    key: Array  # of the round; each agent and episode derives its own from it
-    season: Array  # a key that SEASON rounds share
-
-    @property
-    def turn(self) -> Array:
-        """Which round of its season this is, from 0."""
-        return (self.round - 1) % SEASON
+        gradients = jax.lax.map(one, jnp.arange(count))  # [K, D]
+        episodes = jnp.maximum(jnp.sum(trajectories.lengths > 0, axis=-1), 1)
+        returns = jnp.sum(trajectories.returns, axis=-1) / episodes
+        return gradients, returns, jnp.sum(trajectories.lengths, axis=-1)
 
 
-SEASON = 16
-"""A simulator whose environments are slow to make keeps them so many rounds (see `fedpg.environments.pool`)."""
+@functools.partial(jax.jit, static_argnums=0)
+def _gradients(estimate: Gradients, everyone: Trajectories, theta: Array, *who: Any) -> tuple[Array, Array, Array]:
+    return estimate(everyone, theta, *who)
 
 
-def make_broadcast(theta: Array, run_key: Array, round_: Array, batch: Array) -> Broadcast:
-    """What the server sends in a round of the run with that key."""
-    season = jax.random.fold_in(stream(run_key, "season"), (round_ - 1) // SEASON)
-    return Broadcast(theta, round_, batch, jax.random.fold_in(run_key, round_), season)
+@functools.partial(jax.jit, static_argnums=(0, 1, 2))
+def send(
+    policy: Policy,
+    attack: Attack,
+    schema: Schema,
+    message: dict[str, Array],
+    memory: dict[str, Memory],
+    key: Array,
+    agents: Array,
+    attacking: Array,
+) -> tuple[dict[str, Array], dict[str, Memory], Array, Array]:
+    """(what the agents send, the attack's memory by vector, the lengths of their vectors [K], their status [K])."""
+    keys = agent_keys(stream(key, "attack"), agents)
+    sent, after = dict(message), {}
+    for name in schema.vectors:
+        scene = Scene(keys, message[name], attacking, policy.tensors)
+        sent[name], after[name] = attack.send(memory[name], scene)
+    lengths = jnp.full(agents.shape, policy.size)
+    if attack.length is not None:
+        lengths = jnp.where(attacking, attack.length(policy.size), lengths)
+    vectors, scalars = ({name: sent[name] for name in names} for names in schema)
+    return sent, after, lengths, status_of(vectors, scalars, lengths)
 
 
-STATUSES = (
-    *("answered", "no answer", "wrong length", "not finite"),
-    # These can only happen between machines.
-    *("failed at the site", "wrong type", "wrong round", "too large"),
-)
-"""What the border check said of a reply. Only those that answered reach a filter."""
-OUTCOMES = ("accepted", "turned away", "not judged", "unusable", "failed", "absent")
-"""What became of an agent in a round: the words of all records and tables."""
-
-
-def outcome_of(status: str, accepted: bool | None) -> str:
-    """One of OUTCOMES, by one of STATUSES and the aggregator's verdict; None if no aggregator ran."""
-    if status == "no answer":
-        return "absent"
-    if status == "failed at the site":
-        return "failed"
-    if status != "answered":
-        return "unusable"
-    if accepted is None:
-        return "not judged"
-    return "accepted" if accepted else "turned away"
-
-
-class Replies(NamedTuple):
-    """What the K expected agents sent, as it arrived."""
-
-    gradients: Array  # [K, D]
-    lengths: Array  # [K]: how many numbers arrived, 0 for no answer
-    faults: Array | None = None  # [K]: index into STATUSES of what kept a message from being read, 0 for nothing
-
-    @property
-    def status(self) -> Array:
-        """The index into STATUSES of each reply.  [K]"""
-        finite = jnp.all(jnp.isfinite(self.gradients), axis=1)
-        wrong = self.lengths != self.gradients.shape[1]
-        status = jnp.where(self.lengths == 0, 1, jnp.where(wrong, 2, jnp.where(finite, 0, 3)))
-        return status if self.faults is None else jnp.where(self.faults > 0, self.faults, status)
+def first_memory(problem: Problem, agents: int) -> dict[str, Any]:
+    """What so many agents and their attack remember before the first round."""
+    size = problem.policy.size
+    attack = {name: problem.attack.init(agents, size) for name in problem.algorithm.reply.vectors}
+    return {"agents": problem.algorithm.agent.init(agents, size), "attack": attack}
 
 
 class Answers(NamedTuple):
-    """What comes back from a cohort, and what a simulation may know beyond that."""
+    """What came of asking some agents."""
 
-    replies: Replies
-    returns: Array  # [K]: mean training return of each agent
-    steps: Array  # [K]: environment steps of each agent
-
-
-# One stream of randomness for each use, so that none depends on how much another draws.
-STREAMS = ("agent", "attack", "batch", "inner steps", "server", "evaluation", "output", "rewards", "season")
-
-
-def stream(key: Array, name: str) -> Array:
-    """The key of one use of randomness within a round."""
-    return jax.random.fold_in(key, STREAMS.index(name))
-
-
-def agent_keys(key: Array, agents: Array) -> Array:
-    """One key per agent, by its number."""
-    return jax.vmap(lambda agent: jax.random.fold_in(key, agent))(agents)
-
-
-def episode_keys(key: Array, episodes: int) -> Array:
-    """One key per episode; the i-th does not depend on how many there are."""
-    return jax.vmap(lambda i: jax.random.fold_in(key, i))(jnp.arange(episodes))
+    sent: dict[str, Array]  # [K, D] or [K] each
+    lengths: Array  # [K]: how many numbers of each vector arrive; 0 for no answer
+    status: Array  # [K]
+    returns: np.ndarray  # [K]
+    steps: np.ndarray  # [K]
 
 
 def answer(
-    problem: Problem, broadcast: Broadcast, agents: Array, byzantine: Array, own: Lanes | None = None
-) -> tuple[Answers, Trajectories | None]:
-    """Lines 4 to 6 for the agents with the given numbers [K], `byzantine` [K] of them.
+    problem: Problem,
+    broadcast: Broadcast,
+    memory: dict[str, Any],
+    agents: np.ndarray,
+    threads: ThreadPoolExecutor | None = None,
+    parts: int = 1,
+    cancel: threading.Event | None = None,
+    width: int | None = None,
+) -> tuple[Answers, dict[str, Any]]:
+    """The answers of the agents with these numbers, and what they remember; `parts` of them side by side.
 
-    `own` are episodes of the server itself, rolled out in the same batch because that costs next to nothing.
+    `width` are the places for episodes of each agent; by default the fewest that hold B_t.
     """
-    attacking = byzantine & (broadcast.round >= problem.config.attack_start)
-    widths = lane_widths(*problem.config.batch)
-    if isinstance(problem.environment, Pool):  # only the lanes that are used cost anything
-        widths = widths[-1:]
-    branches = [functools.partial(_cohort, problem, broadcast, agents, attacking, own, width) for width in widths]
-    which = jnp.searchsorted(jnp.array(widths), broadcast.batch)
-    gradients, returns, steps, own_trajectories = jax.lax.switch(which, branches)
-    sent = _messages(problem, broadcast, agents, gradients, attacking)
-    return Answers(sent, returns, steps), own_trajectories
+    attacking = problem.byzantine[agents] & (broadcast.round >= problem.config.attack_start)
+    count = len(agents)
+    widest = problem.task.widths(*problem.config.batch)[-1]
+    size = max(1, min(-(-count // parts), problem.task.most // widest))
 
+    def work(first: int) -> tuple[Any, ...]:
+        # The last ones may be fewer: number -1 fills up, so that all parts are of one size and compiled once.
+        mine = np.resize(np.arange(first, min(first + size, count)), size)
+        there = np.arange(size) < count - first
+        numbers, lying = np.where(there, agents[mine], -1), attacking[mine] & there
+        cohort = LocalCohort(problem, broadcast, numbers, lying, cancel, width)
+        remembered = jax.tree.map(lambda x: x[mine], memory["agents"])
+        message, after = problem.algorithm.agent.answer(cohort, _for(broadcast, mine), remembered)
+        return message, after, cohort.returns, cohort.steps
 
-def lane_widths(low: int, high: int) -> tuple[int, ...]:
-    """The numbers of lanes per agent that are compiled: a small B_t need not pay for the largest.
-
-    Two of them: a sixth less time per round for 2 s more of compiling; a third would gain nothing.
-    """
-    return tuple(sorted({(low + high) // 2, high}))
-
-
-def _cohort(
-    problem: Problem, broadcast: Broadcast, agents: Array, attacking: Array, own: Lanes | None, width: int
-) -> tuple[Array, Array, Array, Trajectories | None]:
-    """The work of all agents, as many at a time as MAX_LANES allows."""
-    count = agents.shape[0]
-    most = MAX_POOLED if isinstance(problem.environment, Pool) else MAX_LANES
-    size = min(count, max(1, most // width))
-    chunks = -(-count // size)
-    if chunks == 1:
-        return _work(problem, broadcast, agents, attacking, own, width)
-    padding = chunks * size - count  # beyond the last agent: number -1, empty lanes
-    numbers = jnp.concatenate([agents, jnp.full((padding,), -1, agents.dtype)]).reshape(chunks, size)
-    flags = jnp.concatenate([attacking, jnp.zeros((padding,), bool)]).reshape(chunks, size)
-    chunk = jax.lax.map(lambda x: _work(problem, broadcast, x[0], x[1], None, width)[:3], (numbers, flags))
-    gradients, returns, steps = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[:count], chunk)
-    params = problem.policy.unravel(broadcast.theta)
-    return gradients, returns, steps, None if own is None else _roll(problem, params, own)
-
-
-def _work(
-    problem: Problem, broadcast: Broadcast, agents: Array, attacking: Array, own: Lanes | None, width: int
-) -> tuple[Array, Array, Array, Trajectories | None]:
-    """Trajectories and gradients, with dishonest actions and rewards where the attack has those."""
-    count = agents.shape[0]
-    params = problem.policy.unravel(broadcast.theta)
-    cohort = agent_lanes(problem, broadcast, agents, attacking, width)
-    everyone = _roll(problem, params, cohort if own is None else join(cohort, own))
-    own_trajectories = None if own is None else everyone.take(count * width, own.keys.shape[0])
-
-    def by_agent(x: Array) -> Array:  # [..., N] -> [..., K, B]
-        return x[..., : count * width].reshape(*x.shape[:-1], count, width)
-
-    trajectories = everyone._replace(rewards=by_agent(everyone.rewards), lengths=by_agent(everyone.lengths))
-    learnt_from = trajectories
-    if problem.attack.rewards is not None:
-        keys = agent_keys(stream(broadcast.key, "rewards"), agents)
-        believe = problem.attack.rewards
-        believed = jax.lax.map(lambda x: believe(x[0], everyone.take(x[1] * width, width)), (keys, jnp.arange(count)))
-        believed = jnp.moveaxis(believed, 0, 1)  # [T, K, B]
-        learnt_from = trajectories._replace(rewards=jnp.where(attacking[:, None], believed, trajectories.rewards))
-    # The weights of all agents at once (a scan over time), the gradients agent by agent (each fits the cache).
-    weights = problem.estimator.weights(learnt_from)  # [T, K, B]
-
-    def one(k: Array) -> Array:
-        w = jax.lax.dynamic_index_in_dim(weights, k, 1, keepdims=False)
-        return gradient(problem.estimator, problem.policy, params, everyone.take(k * width, width), w)
-
-    gradients = jax.lax.map(one, jnp.arange(count))  # [K, D]
-    episodes = jnp.maximum(jnp.sum(trajectories.lengths > 0, axis=-1), 1)
-    returns = jnp.sum(trajectories.returns, axis=-1) / episodes
-    return gradients, returns, jnp.sum(trajectories.lengths, axis=-1), own_trajectories
-
-
-def agent_lanes(problem: Problem, broadcast: Broadcast, agents: Array, attacking: Array, width: int) -> Lanes:
-    """`width` lanes per agent, the first B_t of them used; key by (seed, round, agent, episode)."""
-
-    def keys(key: Array) -> Array:
-        each = agent_keys(stream(key, "agent"), agents)
-        return jax.vmap(lambda key: episode_keys(key, width))(each).reshape(-1)  # [K * width]
-
-    wanted = (jnp.arange(width) < broadcast.batch) & (agents >= 0)[:, None]
-    return lanes(
-        keys(broadcast.key),
-        horizon=jnp.where(wanted, problem.steps, 0).reshape(-1),
-        byzantine=jnp.repeat(attacking, width),
-        origins=keys(broadcast.season),
-        turn=broadcast.turn,
+    firsts = range(0, count, size)
+    done = list(threads.map(work, firsts)) if threads is not None and len(firsts) > 1 else [*map(work, firsts)]
+    message, after, returns, steps = jax.tree.map(lambda *x: _joined(x)[:count], *done)
+    names = {*problem.algorithm.reply.vectors, *problem.algorithm.reply.scalars}
+    if set(message) != names:
+        raise ConfigError(f"the agents sent {sorted(message)}, and the algorithm declares {sorted(names)}")
+    sent, lies, lengths, status = send(
+        problem.policy,
+        problem.attack,
+        problem.algorithm.reply,
+        message,
+        memory["attack"],
+        broadcast.key,
+        agents,
+        attacking,
     )
+    return Answers(sent, lengths, status, returns, steps), {"agents": after, "attack": lies}
 
 
-def _roll(problem: Problem, params: dict[str, Array], everyone: Lanes) -> Trajectories:
-    steps = max(problem.steps, problem.test_steps)
-    return rollout(problem.environment, problem.policy, params, everyone, steps, problem.attack.act)
+def warm_up(problem: Problem, memory: dict[str, Any], agents: np.ndarray, parts: int = 1) -> list[Callable[[], Any]]:
+    """Calls that compile what rounds will need, an answer of no trajectories at every width; also side by side."""
+    key = jax.random.key(0, impl="threefry2x32")
+    nothing = {name: jnp.zeros(problem.policy.size) for name in problem.algorithm.broadcast}
+    broadcast = make_broadcast(key, 1, 0, **nothing)
+    return [
+        functools.partial(answer, problem, broadcast, memory, agents, None, parts, width=width)
+        for width in problem.task.widths(*problem.config.batch)
+    ]
 
 
-def _messages(problem: Problem, broadcast: Broadcast, agents: Array, gradients: Array, attacking: Array) -> Replies:
-    count, size = gradients.shape
-    sent, lengths = gradients, jnp.full((count,), size)
-    if problem.attack.message is not None:
-        keys = agent_keys(stream(broadcast.key, "attack"), agents)
-        try:
-            lies = problem.attack.message(keys, gradients, attacking, problem.policy.tensors)
-        except TypeError as error:
-            raise ConfigError(f"the attack failed as attack(keys, gradients, byzantine, tensors): {error}") from error
-        if getattr(lies, "shape", None) != gradients.shape:
-            got = getattr(lies, "shape", type(lies).__name__)
-            raise ConfigError(
-                f"the attack returned {got}; it must return what all agents send, an array of shape {gradients.shape}"
-            )
-        sent = jnp.where(attacking[:, None], lies, gradients)
-    if problem.attack.length is not None:
-        lengths = jnp.where(attacking, problem.attack.length(size), size)
-    return Replies(sent, lengths)
+def _for(broadcast: Broadcast, agents: np.ndarray) -> Broadcast:
+    """With the rows of these agents, where a vector has one for each."""
+    rows = {name: v[agents] if v.ndim == 2 else v for name, v in broadcast.vectors.items()}
+    return broadcast._replace(vectors=rows)
+
+
+def _joined(parts: tuple[Any, ...]) -> Any:
+    return parts[0] if len(parts) == 1 else np.concatenate([np.asarray(part) for part in parts])

@@ -1,48 +1,80 @@
 """What a Byzantine agent does: at its actions, its rewards, its message, or in collusion.
 
-To add an attack, write one function that returns an `Attack`, and name it in ATTACKS.
+To add an attack, write a function of its parameters that returns an `Attack`, and name it in ATTACKS; or pass a
+function of a `Scene`, or `package.module:function`.
 """
 
+import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
-from fedpg.config import Config, ConfigError, unknown
-from fedpg.environments.tasks import import_object
+from fedpg.errors import ConfigError
+from fedpg.pieces import import_object, look_up
 from fedpg.trajectories import Trajectories
 
-Message = Callable[[Array, Array, Array, tuple[slice, ...]], Array]
-"""(keys [K], gradients [K, D], byzantine [K], tensors) -> what the agents send [K, D]; only Byzantine rows are used.
 
-Each agent has a key of its own, so that what it sends does not depend on who else is simulated beside it; colluders
-share the first one. `tensors` says where each tensor of the policy lies among the D parameters."""
+class Scene(NamedTuple):
+    """What attackers see when they decide what to send."""
+
+    keys: Array  # [K]: one per agent, so that a lie does not depend on who else is simulated; colluders share the first
+    gradients: Array  # [K, D]: what each agent would honestly send
+    byzantine: Array  # [K]: who attacks
+    tensors: tuple[slice, ...]  # where each tensor of the policy lies among the D parameters
+
+
+Memory = Any
 
 
 class Attack(NamedTuple):
     """Where an attack changes what an agent does; what it leaves None stays honest."""
 
-    act: Callable[[Array, Array], Array] | None = None
+    act: Callable[[Any, Any], Any] | None = None
     """(the policy's action, a uniformly random action) -> the action taken."""
     rewards: Callable[[Array, Trajectories], Array] | None = None
     """(key, trajectories) -> the rewards the agent believes in.  [T, B]"""
-    message: Message | None = None
+    message: Callable[[Scene], Array] | None = None
+    """scene -> what the agents send [K, D]; only rows of Byzantine agents are used."""
+    recall: Callable[[Memory, Scene], tuple[Array, Memory]] | None = None
+    """As `message`, with a memory from round to round: (memory, scene) -> (what the agents send, memory)."""
+    init: Callable[[int, int], Memory] = lambda agents, size: ()
+    """(K, D) -> that memory before the first round."""
     length: Callable[[int], int] | None = None
     """D -> the length of the vector that arrives; 0 is no answer at all."""
+    colludes: bool = False
+    """Needs the gradients of all colluders: it can be simulated, but no site can make it alone."""
+
+    def send(self, memory: Memory, scene: Scene) -> tuple[Array, Memory]:
+        """What all agents send, honest ones included.  [K, D]"""
+        if self.recall is not None:
+            lies, memory = self.recall(memory, scene)
+        elif self.message is not None:
+            lies = self.message(scene)
+        else:
+            return scene.gradients, memory
+        if getattr(lies, "shape", None) != scene.gradients.shape:
+            got = getattr(lies, "shape", type(lies).__name__)
+            raise ConfigError(
+                f"the attack returned {got}; it must return what all agents send, an array of shape "
+                f"{scene.gradients.shape}"
+            )
+        return jnp.where(scene.byzantine[:, None], lies, scene.gradients), memory
 
 
-def random_noise(form: str, scale: float = 3.0) -> Attack:
-    """RN: a random vector (text), or the gradient with random noise added (figures).
+def random_noise(form: str = "paper", scale: float = 3.0) -> Attack:
+    """RN: a random vector (paper), or the gradient with random noise added (released).
 
-    Text: scale rms(mu) N(0, 1); the paper leaves its size open, so it is tied to the agent's own gradient.
-    Figures: mu + scale (max mu - min mu) U(-1, 1), tensor by tensor.
+    Paper: scale rms(mu) N(0, 1); the paper leaves its size open, so it is tied to the agent's own gradient.
+    Released: mu + scale (max mu - min mu) U(-1, 1), tensor by tensor.
     """
 
-    def message(keys: Array, gradients: Array, byzantine: Array, tensors: tuple[slice, ...]) -> Array:
-        if form == "text":
+    def message(scene: Scene) -> Array:
+        keys, gradients, _, tensors = scene
+        if form == "paper":
             rms = jnp.sqrt(jnp.mean(gradients**2, axis=1, keepdims=True))
             return scale * rms * jax.vmap(lambda key: jax.random.normal(key, gradients.shape[1:]))(keys)
         noise = jax.vmap(lambda key: jax.random.uniform(key, gradients.shape[1:], minval=-1.0, maxval=1.0))(keys)
@@ -52,25 +84,26 @@ def random_noise(form: str, scale: float = 3.0) -> Attack:
     return Attack(message=message)
 
 
-def random_action(form: str) -> Attack:
-    """RA. Text: acts at random. Figures: always plays action 0, or the zero vector."""
-    return Attack(act=lambda action, random: random if form == "text" else 0 * action)
+def random_action(form: str = "paper") -> Attack:
+    """RA. Paper: acts at random. Released: always plays action 0, or the zero vector."""
+    return Attack(act=lambda action, random: random if form == "paper" else 0 * action)
 
 
-def sign_flipping(form: str, scale: float = 2.5) -> Attack:
+def sign_flipping(scale: float = 2.5) -> Attack:
     """SF: -scale times its gradient."""
-    return Attack(message=lambda keys, gradients, byzantine, tensors: -scale * gradients)
+    return Attack(message=lambda scene: -scale * scene.gradients)
 
 
-def fedpg_attack(form: str, scale: float = 3.0) -> Attack:
+def fedpg_attack(form: str = "paper", scale: float = 3.0) -> Attack:
     """The colluders send the mean of their gradients, moved by scale * sigma-bar in a random direction.
 
-    sigma-bar is half the largest distance between two of them. Text: over the whole vector. Figures: per tensor.
+    sigma-bar is half the largest distance between two of them. Paper: over the whole vector. Released: per tensor.
     """
 
-    def message(keys: Array, gradients: Array, byzantine: Array, tensors: tuple[slice, ...]) -> Array:
+    def message(scene: Scene) -> Array:
+        keys, gradients, byzantine, tensors = scene
         direction = jax.random.normal(keys[0], gradients.shape[1:])
-        parts = (slice(0, gradients.shape[1]),) if form == "text" else tensors
+        parts = (slice(0, gradients.shape[1]),) if form == "paper" else tensors
         shifted = []
         for part in parts:
             mine = gradients[:, part]
@@ -80,34 +113,35 @@ def fedpg_attack(form: str, scale: float = 3.0) -> Attack:
             shifted.append(centre + scale * sigma * unit)
         return jnp.broadcast_to(jnp.concatenate(shifted), gradients.shape)
 
-    return Attack(message=message)
+    return Attack(message=message, colludes=True)
 
 
-def variance_attack(form: str, z: float = 0.18) -> Attack:
+def variance_attack(z: float = 0.18) -> Attack:
     """VA: the colluders send their mean less z of their standard deviations, in every coordinate.
 
     G. Baruch, M. Baruch, Y. Goldberg, "A little is enough", NeurIPS 2019.
     """
 
-    def message(keys: Array, gradients: Array, byzantine: Array, tensors: tuple[slice, ...]) -> Array:
+    def message(scene: Scene) -> Array:
+        _, gradients, byzantine, _ = scene
         centre = _mean_of(gradients, byzantine)
         std = jnp.sqrt(_mean_of((gradients - centre) ** 2, byzantine))
         return jnp.broadcast_to(centre - z * std, gradients.shape)
 
-    return Attack(message=message)
+    return Attack(message=message, colludes=True)
 
 
-def zero_gradient(form: str) -> Attack:
+def zero_gradient() -> Attack:
     """Sends zeros."""
-    return Attack(message=lambda keys, gradients, byzantine, tensors: jnp.zeros_like(gradients))
+    return Attack(message=lambda scene: jnp.zeros_like(scene.gradients))
 
 
-def reward_flipping(form: str) -> Attack:
+def reward_flipping() -> Attack:
     """Learns from the negative of its rewards."""
     return Attack(rewards=lambda key, trajectories: -trajectories.rewards)
 
 
-def shuffled_rewards(form: str) -> Attack:
+def shuffled_rewards() -> Attack:
     """Learns from its rewards in random order, within each episode (on CartPole, where all are 1, that is honest)."""
 
     def rewards(key: Array, trajectories: Trajectories) -> Array:
@@ -120,22 +154,22 @@ def shuffled_rewards(form: str) -> Attack:
     return Attack(rewards=rewards)
 
 
-def not_a_number(form: str) -> Attack:
+def not_a_number() -> Attack:
     """Fault: a vector of NaN."""
-    return Attack(message=lambda keys, gradients, byzantine, tensors: jnp.full_like(gradients, jnp.nan))
+    return Attack(message=lambda scene: jnp.full_like(scene.gradients, jnp.nan))
 
 
-def infinity(form: str) -> Attack:
+def infinity() -> Attack:
     """Fault: one infinite entry."""
-    return Attack(message=lambda keys, gradients, byzantine, tensors: gradients.at[:, 0].set(jnp.inf))
+    return Attack(message=lambda scene: scene.gradients.at[:, 0].set(jnp.inf))
 
 
-def wrong_length(form: str) -> Attack:
+def wrong_length() -> Attack:
     """Fault: a vector one entry short."""
     return Attack(length=lambda size: size - 1)
 
 
-def silence(form: str) -> Attack:
+def silence() -> Attack:
     """Fault: no answer."""
     return Attack(length=lambda size: 0)
 
@@ -156,40 +190,35 @@ ATTACKS: dict[str, Callable[..., Attack]] = {
 }
 
 
-COLLUSIVE = ("fedpg-attack", "variance-attack")
-"""Attacks that need the gradients of all colluders: they can be simulated, but no site can make one alone."""
+def make_attack(name: str, form: str = "paper", options: Sequence[str] = ()) -> Attack:
+    """The attack of that name in that form (`paper` or `released`), or a user's own `package.module:object`."""
+    if ":" not in name:
+        return _known(name, form, tuple(options))
+    own = import_object("attack", name)
+    if options or _makes_one(own):
+        return as_attack(look_up("attack", name, {name: own}, options, form=form))
+    return as_attack(own)
 
 
-def make_attack(config: Config) -> Attack:
-    """The attack that the settings name: a built-in one, or a user's `package.module:function`."""
-    if ":" in config.attack and config.attack_options:
-        raise ConfigError("attack_options are for built-in attacks: give your own function its parameters yourself")
-    if ":" in config.attack:
-        return as_attack(import_object("attack", config.attack))
-    if config.attack not in ATTACKS:
-        raise unknown("attack", config.attack, ATTACKS)
-    factory = ATTACKS[config.attack]
-    known = [name for name in inspect.signature(factory).parameters if name != "form"]
-    options = {}
-    for option in config.attack_options:
-        name, _, value = option.partition("=")
-        if name not in known:
-            have = f"its parameters are {', '.join(known)}" if known else "it has no parameters"
-            raise ConfigError(f"attack {config.attack!r} has no parameter {name!r}: {have}")
-        try:
-            options[name] = float(value)
-        except ValueError:
-            raise ConfigError(f"attack_options wants name=number, not {option!r}") from None
-    return factory(config.attack_form, **options)
+def _makes_one(own: Any) -> bool:
+    """Whether it can be called with nothing: a function that makes an attack, and not one of a Scene."""
+    if not callable(own):
+        return False
+    return all(parameter.default is not parameter.empty for parameter in inspect.signature(own).parameters.values())
+
+
+@functools.cache  # the same attack is the same object, so that nothing is compiled twice for it
+def _known(name: str, form: str, options: tuple[str, ...]) -> Attack:
+    return look_up("attack", name, ATTACKS, options, form=form)
 
 
 def as_attack(attack: Any) -> Attack:
-    """An attack from what a user passes: an Attack, or a function for its message."""
+    """An attack from what a user passes: an Attack, or a function of a Scene."""
     if isinstance(attack, Attack):
         return attack
     if callable(attack):
         return Attack(message=attack)
-    raise ConfigError(f"an attack is an Attack or a function of (keys, gradients, byzantine, tensors), not {attack!r}")
+    raise ConfigError(f"an attack is an Attack or a function of a Scene, not {attack!r}")
 
 
 def _mean_of(rows: Array, chosen: Array) -> Array:

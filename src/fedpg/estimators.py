@@ -4,17 +4,16 @@ Every estimator here has the form  sum_t w_t grad log pi(a_t | s_t)  and differs
 importance-weighted ones included. So there is one function of weights per estimator, and one gradient for all.
 """
 
+import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
-from fedpg.config import Config
-from fedpg.environments.environment import BLOCK
 from fedpg.policies import Params, Policy
-from fedpg.trajectories import Trajectories
+from fedpg.trajectories import BLOCK, Trajectories
 
 
 class Estimator(NamedTuple):
@@ -30,14 +29,15 @@ class Estimator(NamedTuple):
     """Importance weights are of time steps instead of whole trajectories."""
 
 
-def make_estimator(config: Config) -> Estimator:
-    """The estimator that the settings name."""
-    gamma = config.discount
+# The same estimator is the same object, so that nothing is compiled twice for it.
+@functools.cache
+def make_estimator(form: str, gamma: float, baseline: str = "none", importance: str = "trajectory") -> Estimator:
+    """GPOMDP, REINFORCE or standardised GPOMDP (`form`), with a baseline and a kind of importance weights."""
 
     def weights(trajectories: Trajectories) -> Array:
-        if config.estimator == "standardised":
+        if form == "standardised":
             return standardised_weights(trajectories, gamma)
-        if config.estimator == "gpomdp":
+        if form == "gpomdp":
             return jnp.where(trajectories.mask, _reward_to_go(rewards(trajectories), 1.0), 0.0)
         return jnp.where(trajectories.mask, jnp.sum(rewards(trajectories), axis=0), 0.0)
 
@@ -45,7 +45,7 @@ def make_estimator(config: Config) -> Estimator:
         """gamma^h r_h - C_{b_h} for every h < H, also after an episode's end, where r_h = 0.  [T, B]"""
         powers = gamma ** jnp.arange(trajectories.rewards.shape[0]).reshape(-1, *(1,) * trajectories.lengths.ndim)
         discounted = powers * trajectories.rewards
-        if config.baseline == "none":
+        if baseline == "none":
             return discounted
         # Leave-one-out: the mean over the others knows nothing of this trajectory, so it adds no bias.
         sampled = (trajectories.lengths > 0).astype(jnp.float32)  # [B]: not the empty lanes
@@ -58,17 +58,15 @@ def make_estimator(config: Config) -> Estimator:
 
     def corrected(trajectories: Trajectories, log_ratio: Array) -> Array:
         log_ratio = jnp.where(trajectories.mask, log_ratio, 0.0)
-        if config.importance == "step":
+        if importance == "step":
             return jnp.exp(log_ratio) * weights(trajectories)
-        if config.importance == "trajectory":
+        if importance == "trajectory":
             return jnp.exp(jnp.sum(log_ratio, axis=0)) * weights(trajectories)
         # Per decision: the reward at h depends on the actions up to h only, so it is weighed by their ratio only.
         weighed = jnp.exp(jnp.cumsum(log_ratio, axis=0)) * rewards(trajectories)
         return jnp.where(trajectories.mask, _reward_to_go(weighed, 1.0), 0.0)
 
-    return Estimator(
-        weights, corrected, per_step=config.estimator == "standardised", step_ratios=config.importance == "step"
-    )
+    return Estimator(weights, corrected, per_step=form == "standardised", step_ratios=importance == "step")
 
 
 def standardised_weights(trajectories: Trajectories, gamma: float) -> Array:
@@ -101,86 +99,20 @@ def _reward_to_go(rewards: Array, gamma: float) -> Array:
     return (within + reach * later[:, None]).reshape(padded.shape)[:steps]
 
 
-PACKED_BLOCK = 2048
-
-
 def log_probs(policy: Policy, params: Params, trajectories: Trajectories) -> Array:
     """log pi(a_t | s_t) of every step, 0 beyond the episode's end.  [T, B]"""
-    if trajectories.starts is None:
-        flat = [x.reshape(*x.shape[:-2], -1) for x in (trajectories.observations, trajectories.actions)]
-        each = policy.log_prob(params, *flat).reshape(trajectories.rewards.shape)
-        return jnp.where(trajectories.mask, each, 0.0)
-
-    def block(i: Array, out: Array) -> Array:
-        observations, actions, _, first = _packed_block(trajectories, None, i, PACKED_BLOCK)
-        return jax.lax.dynamic_update_slice_in_dim(out, policy.log_prob(params, observations, actions), first, 0)
-
-    out = jnp.zeros(trajectories.observations.shape[:1])
-    out = jax.lax.fori_loop(0, _packed_blocks(trajectories, PACKED_BLOCK), block, out)  # [S]
-    place = trajectories.starts + jnp.arange(trajectories.rewards.shape[0])[:, None]  # [T, B]
-    return jnp.where(trajectories.mask, out[jnp.minimum(place, out.shape[0] - 1)], 0.0)
+    return trajectories.map_steps(lambda observations, actions: policy.log_prob(params, observations, actions))
 
 
 def weighted_score(policy: Policy, params: Params, trajectories: Trajectories, weights: Array) -> Array:
-    """sum over steps and episodes of w_t grad log pi(a_t | s_t).  [D]
-
-    Walks over the steps in blocks, and only over as many as were simulated: padding is not differentiated.
-    """
+    """sum over steps and episodes of w_t grad log pi(a_t | s_t), for weights w [T, B].  [D]"""
 
     def objective(params: Params, observations: Array, actions: Array, weights: Array) -> Array:
-        # What lies beyond the end of an episode has no weight, but it may be NaN, and so may be its gradient.
-        seen, chosen = (jnp.where(weights == 0.0, 0, x) for x in (observations, actions))
-        return jnp.sum(weights * policy.log_prob(params, seen, chosen))
+        return jnp.sum(weights * policy.log_prob(params, observations, actions))
 
-    steps, episodes = weights.shape
-    if trajectories.starts is None:
-        size = _block_size(steps, episodes)
-        blocks = -(-jnp.max(trajectories.lengths) // size)
-    else:
-        size = PACKED_BLOCK if episodes > 1 else PACKED_BLOCK // 8
-        blocks = _packed_blocks(trajectories, size)
-
-    def block(i: Array, total: Params) -> Params:
-        if trajectories.starts is not None:
-            parts = _packed_block(trajectories, weights, i, size)[:3]
-        else:
-            dense = (trajectories.observations, trajectories.actions, weights)
-            cut = [jax.lax.dynamic_slice_in_dim(x, i * size, size, axis=x.ndim - 2) for x in dense]
-            parts = [x.reshape(*x.shape[:-2], -1) for x in cut]  # [..., size * B]
-        return jax.tree.map(jnp.add, total, jax.grad(objective)(params, *parts))
-
-    return policy.ravel(jax.lax.fori_loop(0, blocks, block, jax.tree.map(jnp.zeros_like, params)))
-
-
-def _packed_blocks(trajectories: Trajectories, size: int) -> Array:
-    return -(-jnp.sum(trajectories.lengths) // size)
-
-
-def _packed_block(trajectories: Trajectories, weights: Array | None, i: Array, size: int) -> Any:
-    """(observations [F, size], actions, weights [size], place of the first) of the i-th block of packed steps.
-
-    Which step it is follows from where the episodes start; steps beyond the last episode have no weight.
-    """
-    assert trajectories.starts is not None
-    first = trajectories.starts[0] + i * size
-    cut = [jax.lax.dynamic_slice_in_dim(x, first, size) for x in (trajectories.observations, trajectories.actions)]
-    observations, actions = (x.T for x in cut)  # features first
-    if weights is None:
-        return observations, actions, None, first
-    place = first + jnp.arange(size)
-    episode = jnp.sum(place[:, None] >= trajectories.starts, axis=1) - 1
-    t = place - trajectories.starts[episode]
-    inside = t < trajectories.lengths[episode]
-    return observations, actions, jnp.where(inside, weights[jnp.minimum(t, weights.shape[0] - 1), episode], 0.0), first
-
-
-def _block_size(steps: int, episodes: int) -> int:
-    """The steps that are differentiated at once: about 2000 over all episodes, which fit the cache."""
-    blocks, rest = divmod(steps, BLOCK)
-    if rest:  # not from a rollout, which pads to whole blocks
-        return steps
-    fitting = [n for n in range(1, blocks + 1) if blocks % n == 0 and n * BLOCK * episodes <= 2048]
-    return BLOCK * max(fitting, default=1)
+    zero = jax.tree.map(jnp.zeros_like, params)
+    total = trajectories.sum_over_steps(lambda *block: jax.grad(objective)(params, *block), weights, zero)
+    return policy.ravel(total)
 
 
 def batch_size(estimator: Estimator, trajectories: Trajectories) -> Array:
@@ -242,3 +174,10 @@ def influences(estimator: Estimator, policy: Policy, params: Params, trajectorie
     counts = (trajectories.lengths if estimator.per_step else trajectories.lengths > 0).astype(jnp.float32)
     mean = jnp.sum(scores, axis=0) / jnp.maximum(jnp.sum(counts), 1.0)
     return (scores - counts[:, None] * mean) / jnp.maximum(jnp.mean(counts), 1e-9)
+
+
+def scores(policy: Policy, params: Params, trajectories: Trajectories, count: int) -> Array:
+    """grad log pi(a_t | s_t) at `count` steps, evenly spread over all: J with J^T J / n the Fisher matrix.  [n, D]"""
+    observations, actions = trajectories.some_steps(count)
+    each = jax.vmap(jax.grad(policy.log_prob), in_axes=(None, -1, -1))(params, observations, actions)
+    return jax.vmap(policy.ravel)(each)

@@ -10,10 +10,10 @@ import numpy as np
 from PIL import Image
 from rich.progress import Progress
 
-from fedpg.agents import Problem
-from fedpg.config import ConfigError
-from fedpg.environments.tasks import import_factory
+from fedpg.errors import ConfigError
+from fedpg.pieces import import_object
 from fedpg.policies import Params
+from fedpg.problem import Problem
 from fedpg.storage import write_whole
 
 WIDTH = 400
@@ -28,7 +28,7 @@ def render(problem: Problem, params: Params, out: Path, episodes: int, seed: int
         raise ConfigError(f"play writes GIF files: give --out a name that ends in .gif, not {out}")
     if not out.absolute().parent.is_dir():
         raise ConfigError(f"cannot write {out}: there is no folder {out.absolute().parent}; make it first")
-    environment = make_rendered(problem.environment.id)
+    environment = make_rendered(problem.task.id)
     weights = {name: np.asarray(value) for name, value in params.items()}
     frames: list[Image.Image] = []
     returns = []
@@ -42,9 +42,9 @@ def render(problem: Problem, params: Params, out: Path, episodes: int, seed: int
         total, over, steps = 0.0, False, 0
         while not over and steps < problem.test_steps:
             if steps % every == 0:
-                frames.append(_frame(environment, problem.environment.id))
+                frames.append(_frame(environment, problem.task.id))
             action = problem.policy.mode(weights, np.asarray(observation, np.float32), np)
-            observation, reward, terminated, truncated, _ = environment.step(problem.to_task(np.asarray(action)))
+            observation, reward, terminated, truncated, _ = environment.step(problem.task.to_task(np.asarray(action)))
             total, over, steps = total + float(reward), terminated or truncated, steps + 1
             progress.update(line, completed=episode * problem.test_steps + steps)
         returns.append(total)
@@ -71,7 +71,7 @@ def make_rendered(task: str) -> Any:
                 {"width": 320, "height": 240} if "mujoco" in str(gymnasium.spec(task).entry_point) else {}
             )
             return gymnasium.make(task, render_mode="rgb_array", **size)
-        return import_factory(task)(render_mode="rgb_array")  # type: ignore[call-arg]
+        return import_object("task", task, "factory")(render_mode="rgb_array")
     except (gymnasium.error.Error, ImportError) as error:
         raise ConfigError(f"Gymnasium cannot render {task}: {error}") from error
     except TypeError as error:

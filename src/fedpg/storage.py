@@ -12,7 +12,8 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-from fedpg.config import Config, ConfigError, from_json, to_json
+from fedpg.config import Config, from_json, to_json
+from fedpg.errors import ConfigError
 
 FORMAT = "1"
 UNFINISHED = ".unfinished"

@@ -68,7 +68,7 @@ def _summary_row(run: Run) -> list[str]:
             "",
         ]
     kept, let_in = records.accepted()
-    rules = [int((records.columns["rule"] == rule).sum()) for rule in (1, 2, 0)]
+    rules = [int((records.column("rule") == rule).sum()) for rule in (1, 2, 0)]
     return [
         str(run.seed),
         f"{records.test_returns[-1]:.0f}",
@@ -76,7 +76,7 @@ def _summary_row(run: Run) -> list[str]:
         str(len(records)),
         f"{kept.mean() / honest:.0%}",
         f"{let_in.mean() / config.byzantine:.0%}" if config.byzantine else "",
-        "/".join(map(str, rules)) if config.filter != "mean" else "no filter",
+        "/".join(map(str, rules)) if config.aggregator != "mean" else "no filter",
         f"{run.seconds:.1f}",
-        f"{records.steps / float(records.columns['seconds'].sum()) / 1e3:,.0f}",
+        f"{records.steps / float(records.column('seconds').sum()) / 1e3:,.0f}",
     ]

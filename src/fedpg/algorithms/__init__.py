@@ -1,13 +1,25 @@
-"""One round of each algorithm.
+"""The algorithms, each with its whole round in one file."""
 
-Algorithm 4 (federated GPOMDP) and Algorithm 5 (federated SVRPG) are the round of Algorithm 1 without its filter and
-with N fixed: at n = 0 the variance-reduced step is the plain step on mu_t, so GPOMDP is N = 1. Their settings say so
-(`fedpg.config.defaults`), and there is one round to read.
-"""
+from fedpg.algorithms.fedpg_br import FEDPG_BR
+from fedpg.algorithms.gpomdp import GPOMDP
+from fedpg.algorithms.svrpg import SVRPG
+from fedpg.errors import ConfigError, unknown
+from fedpg.pieces import import_object
+from fedpg.problem import Algorithm
 
-from fedpg.algorithms.fedpg_br import fedpg_br
-from fedpg.algorithms.server import Log, Round, State, first_state
+ALGORITHMS = {"fedpg-br": FEDPG_BR, "svrpg": SVRPG, "gpomdp": GPOMDP}
 
-ALGORITHMS: dict[str, Round] = {"fedpg-br": fedpg_br, "svrpg": fedpg_br, "gpomdp": fedpg_br}
 
-__all__ = ["ALGORITHMS", "Log", "Round", "State", "first_state"]
+def make_algorithm(name: str) -> Algorithm:
+    """The algorithm of that name, or a user's own as `package.module:object`."""
+    if ":" not in name:
+        if name not in ALGORITHMS:
+            raise unknown("algorithm", name, ALGORITHMS)
+        return ALGORITHMS[name]
+    own = import_object("algorithm", name)
+    if not isinstance(own, Algorithm):
+        raise ConfigError(f"the algorithm {name!r} is not an Algorithm")
+    return own
+
+
+__all__ = ["ALGORITHMS", "make_algorithm"]

@@ -1,30 +1,45 @@
-"""Algorithm 1, FedPG-BR: filtered federation, then variance-reduced steps of the server."""
+"""Algorithm 1, FedPG-BR: filtered federation, then variance-reduced steps of the server.
 
-import jax
+Fan et al., "Fault-tolerant federated reinforcement learning with theoretical guarantee", NeurIPS 2021.
+"""
 
-from fedpg.agents import Problem, make_broadcast
-from fedpg.aggregators import make_filter
-from fedpg.algorithms.server import (
-    Log,
-    State,
-    draw_batch,
-    draw_inner_steps,
-    estimate_sigma,
-    finish,
-    inner_loop,
-    own_lanes,
-)
-from fedpg.federation.local import Federation
+from jax import Array
+
+from fedpg.agents import GRADIENT
+from fedpg.algorithms import released
+from fedpg.problem import Algorithm, Federation, Outcome, Problem, State, make_broadcast
+from fedpg.server import Server
 
 
-def fedpg_br(problem: Problem, federation: Federation, state: State) -> tuple[State, Log]:
-    """One round t of FedPG-BR; the line numbers are those of Algorithm 1."""
-    t = state.round + 1
-    batch = draw_batch(problem, jax.random.fold_in(state.key, t))  # B_t
-    broadcast = make_broadcast(state.theta, state.key, t, batch)  # line 3
-    answers, own = federation(broadcast, own_lanes(problem, broadcast))  # lines 4-6
-    sigma, spread = estimate_sigma(problem, state, own)
-    verdict = make_filter(problem.config)(answers.replies, sigma, batch, problem.config)  # line 7
-    n = draw_inner_steps(problem, broadcast.key, batch)  # line 8
-    inner = inner_loop(problem, state, broadcast, verdict, n)  # lines 9-12
-    return finish(problem, state._replace(spread=spread), broadcast, answers, own, sigma, verdict, inner)  # line 13
+def one_round(problem: Problem, state: State, federation: Federation, server: Server) -> tuple[State, Outcome]:
+    """Round t; the line numbers are those of Algorithm 1."""
+    b = problem.config.minibatch
+    t, theta_0 = state.round + 1, state.theta
+    batch = server.draw_batch(state.key, t)  # B_t
+    broadcast = make_broadcast(state.key, t, batch, theta=theta_0)  # line 3
+    replies, agents = federation.ask(broadcast, state.agents)  # lines 4-6
+    judged, aggregator = server.aggregate(state.aggregator, replies, broadcast)  # line 7
+    mu = judged.verdict.gradient
+    alone = released.alone(problem, judged)
+    drawn = server.draw_inner_steps(broadcast)  # line 8
+
+    theta_n, optimizer, done = theta_0, state.optimizer, 0
+    ratio: Array | float = 1.0
+    for n in range(drawn if judged.somebody or alone else 0):  # line 9
+        if alone:
+            v, ratio = released.own_direction(server, theta_n, theta_0, broadcast, n)
+        elif n == 0:  # the correction is exactly zero at theta_0: its trajectories need not be simulated
+            server.count(n, b)
+            v = mu
+        else:
+            v, _, ratio = server.semi_stochastic(theta_n, theta_0, mu, broadcast, n)  # lines 10 and 11
+        if released.too_far(problem, ratio):
+            break
+        theta_n, optimizer = server.ascend(theta_n, optimizer, v)  # line 12
+        done += 1
+
+    outcome = Outcome(replies, judged.verdict, drawn, done, ratio, own=b * done)
+    return state._replace(theta=theta_n, optimizer=optimizer, aggregator=aggregator, agents=agents), outcome  # line 13
+
+
+FEDPG_BR = Algorithm(one_round, GRADIENT)

@@ -14,16 +14,19 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from rich.table import Table
 
-from fedpg.agents import make_problem
-from fedpg.algorithms import first_state
-from fedpg.config import Config, SimulationError, make_config
+from fedpg.assembly import make_problem
+from fedpg.config import Config
+from fedpg.errors import SimulationError
+from fedpg.federation.local import Local
+from fedpg.presets import make_config
+from fedpg.programs import side_by_side
 from fedpg.screen import make_console
-from fedpg.training.rounds import compile_rounds
+from fedpg.server import Server
+from fedpg.tasks.simulators import cores
+from fedpg.training.rounds import advance, first_state
 
 HIDDEN = (74, 74)
 """On CartPole, D = 6070."""
@@ -57,7 +60,7 @@ def bench_federation(agents: int) -> None:
     """Print the table, with as many of Flower's own SuperNodes as there are sites."""
     config = make_config(agents=agents, hidden=HIDDEN, trajectories=10**6)
     size = make_problem(config).policy.size
-    print(f"CartPole, D = {size}, {agents} sites on this machine, {os.cpu_count()} cores", flush=True)
+    print(f"CartPole, D = {size}, {agents} sites on this machine, {cores()} cores", flush=True)
     costs = [in_process(config)]
     print(f"in process: {costs[0].round:.3f} s per round; starting {agents} sites", flush=True)
     costs.append(warm_sites(config))
@@ -90,22 +93,25 @@ def bench_federation(agents: int) -> None:
 
 
 def in_process(config: Config) -> Cost:
-    """All agents in one compiled batch: there is no network to pay for."""
+    """All agents in this process: there is no network to pay for."""
     problem = make_problem(config)
-    advance = compile_rounds(problem)
-    _, state, _ = jax.block_until_ready(advance(first_state(problem, 0), jnp.int32(FIRST), jnp.int32(10**6)))
-    began, cpu = time.monotonic(), time.process_time()
-    jax.block_until_ready(advance(state, jnp.int32(WARM_ROUNDS), jnp.int32(10**6)))
+    state = first_state(problem, 0)
+    agents, server = Local(problem, cores()), Server(problem)
+    side_by_side([*server.warm_up(state), *agents.warm_up(state.agents)])
+    for i in range(FIRST + WARM_ROUNDS):
+        if i == FIRST:
+            began, cpu = time.monotonic(), time.process_time()
+        state, _ = advance(problem, state, agents, server)
     seconds = (time.monotonic() - began) / WARM_ROUNDS
     return Cost("in process", seconds, seconds, None, None, (time.process_time() - cpu) / WARM_ROUNDS, None)
 
 
 def warm_sites(config: Config) -> Cost:
     """`fedpg serve` in this process and `fedpg join` in one for each site, over TLS."""
-    from fedpg.flower.demo import free_port, sites_of
-    from fedpg.flower.folder import create
-    from fedpg.flower.ledger import FILE
-    from fedpg.flower.serve import serve
+    from fedpg.serving.demo import free_port, sites_of
+    from fedpg.serving.serve import serve
+    from fedpg.sites.folder import create
+    from fedpg.sites.ledger import FILE
 
     with tempfile.TemporaryDirectory() as name:
         made = create(Path(name) / "f", config, f"127.0.0.1:{free_port()}", deadline=120.0)
@@ -130,7 +136,7 @@ def warm_sites(config: Config) -> Cost:
 
 def stock_nodes(nodes: int) -> Cost:
     """`flwr run` with a SuperLink and SuperNodes as Flower starts them: a new process for every message."""
-    from fedpg.flower.demo import free_port
+    from fedpg.serving.demo import free_port
 
     settings = os.environ | STOCK_SETTINGS
     settings["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"

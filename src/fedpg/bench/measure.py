@@ -9,14 +9,14 @@ import gymnasium
 import jax
 import numpy as np
 
-from fedpg.agents import Problem
-from fedpg.environments.tasks import import_factory
+from fedpg.pieces import import_object
+from fedpg.problem import Problem
 
 
 def gymnasium_speed(problem: Problem, params: Any, seconds: float = 3.0) -> float:
     """Steps per second of Gymnasium, one environment, stepped from Python with the policy in NumPy."""
     task = problem.config.task
-    simulator = import_factory(task)() if ":" in task else gymnasium.make(task)
+    simulator = import_object("task", task, "factory")() if ":" in task else gymnasium.make(task)
     weights = {name: np.asarray(value) for name, value in params.items()}
     noise = np.asarray(problem.policy.noise(jax.random.key(0), 4096))
     observation, _ = simulator.reset(seed=0)
@@ -24,7 +24,7 @@ def gymnasium_speed(problem: Problem, params: Any, seconds: float = 3.0) -> floa
     while time.monotonic() - began < seconds:
         now = np.asarray(observation, np.float32)
         action = problem.policy.sample(weights, now, noise[:, steps % noise.shape[1]], np)
-        observation, _, terminated, truncated, _ = simulator.step(problem.to_task(np.asarray(action)))
+        observation, _, terminated, truncated, _ = simulator.step(problem.task.to_task(np.asarray(action)))
         steps += 1
         if terminated or truncated:
             observation, _ = simulator.reset()

@@ -1,6 +1,5 @@
 """Tasks outside JAX: training against the bare simulator, and where its time goes."""
 
-import os
 import threading
 import time
 from collections import defaultdict
@@ -8,18 +7,20 @@ from typing import Any
 
 import gymnasium
 import jax
-import jax.numpy as jnp
 import numpy as np
 from rich.progress import Progress
 from rich.table import Table
 
-from fedpg.agents import MAX_POOLED, Problem
-from fedpg.algorithms import State, first_state
 from fedpg.bench.measure import gymnasium_speed, peak_memory
-from fedpg.environments import Pool
-from fedpg.environments.simulators import EnvPoolSimulator, GymnasiumSimulator, Simulator
+from fedpg.federation.local import Local
+from fedpg.problem import Problem
+from fedpg.programs import side_by_side
 from fedpg.screen import make_console
-from fedpg.training.rounds import compile_rounds
+from fedpg.server import Server
+from fedpg.tasks.pool import Pool, pool_of, with_pool
+from fedpg.tasks.simulators import EnvPoolSimulator, GymnasiumSimulator, Simulator, Step, cores
+from fedpg.tasks.task import SERVER
+from fedpg.training.rounds import advance, evaluated, first_state
 
 SECONDS_BARE = 1.5
 SECONDS_BETWEEN = 12.0
@@ -34,42 +35,46 @@ PHASES = {
     "wait": "waiting for the team that is the last to be done",
     "create": "making and resetting environments",
     "pack": "putting steps in order",
-    "rest": "gradients, filter, optimiser, random numbers",
+    "rest": "gradients, aggregator, optimiser, random numbers",
 }
 
 
-def bench_pool(problem: Problem, pool: Pool) -> None:
+def bench_pool(problem: Problem) -> None:
     """Train to the configured number of trajectories, with the bare simulator in between, and print the table."""
-    config = problem.config
+    config, task = problem.config, problem.task
     console = make_console()
     console.print(
-        f"{config.task} by {pool.simulator}, K = {config.agents}, {os.cpu_count()} cores, jax {jax.__version__}; "
+        f"{config.task} by {task.simulator}, K = {config.agents}, {cores()} cores, jax {jax.__version__}; "
         f"training to {config.trajectories} trajectories",
         highlight=False,
     )
     by_width: Widths = defaultdict(lambda: (0, 0, 0.0))
     lock = threading.Lock()
-    timed = pool._replace(open=lambda seeds, turn: Timed(pool.open(seeds, turn), by_width, lock))
-    advance = compile_rounds(problem._replace(environment=timed))
-    state: State = first_state(problem, 0)
-    together = min(config.agents, max(1, MAX_POOLED // config.batch[1]))  # agents, as training has them
+    pool = pool_of(task)
+    timed = with_pool(task, open=lambda *which: Timed(pool.open(*which), by_width, lock))
+    problem = problem._replace(task=timed)
+    state = first_state(problem, 0)
+    agents, server = Local(problem, cores()), Server(problem)
+    side_by_side([*server.warm_up(state), *agents.warm_up(state.agents)])
+    together = min(config.agents, max(1, task.most // config.batch[1]))  # agents, as training has them
     batch = together * sum(config.batch) // 2 + config.test_episodes
     bare: list[float] = []
     steps, seconds, rounds = 0, 0.0, 0
-    pool.clock.clear()
+    task.seconds.clear()
     with Progress(console=console, transient=True) as progress:
         line = progress.add_task("training", total=config.trajectories)
         since = float("inf")
-        while int(state.counted) < config.trajectories:
+        while state.counted < config.trajectories:
             if since > SECONDS_BETWEEN:
                 bare.append(bare_speed(pool, batch))
                 since = 0.0
             began = time.monotonic()
-            _, state, log = advance(state, jnp.int32(1), jnp.int32(config.trajectories))
+            _, for_test = evaluated(problem, state)  # not beside the round, so that the shares add up
+            state, log = advance(problem, state, agents, server)
             spent = time.monotonic() - began
             seconds, since, rounds = seconds + spent, since + spent, rounds + 1
-            steps += int(log.agent_steps[0] + log.server_steps[0] + log.test_steps[0])
-            progress.update(line, completed=int(state.counted))
+            steps += log["agent_steps"] + log["server_steps"] + for_test
+            progress.update(line, completed=state.counted)
     bare.append(bare_speed(pool, batch))
     alone = gymnasium_speed(problem, problem.policy.unravel(state.theta))
     training, bare_mean = steps / seconds, float(np.mean(bare))
@@ -79,7 +84,7 @@ def bench_pool(problem: Problem, pool: Pool) -> None:
         table.add_column(name, justify="left" if name == "what" else "right")
     rows = {
         "training, everything included": training,
-        "the simulator as training calls it, in the states that training visits": steps / pool.clock["simulate"],
+        "the simulator as training calls it, in the states that training visits": steps / task.seconds["simulate"],
         f"bare simulator, {batch} environments, random actions (mean of {len(bare)}; "
         f"{min(bare):,.0f} to {max(bare):,.0f})": bare_mean,
         "Gymnasium, one environment in Python, the same policy in NumPy": alone,
@@ -91,7 +96,7 @@ def bench_pool(problem: Problem, pool: Pool) -> None:
     shares = Table(title="Where training's time goes")
     for name in ("phase", "share"):
         shares.add_column(name, justify="left" if name == "phase" else "right")
-    clock = dict(pool.clock)
+    clock = dict(task.seconds)
     clock["rest"] = seconds - sum(clock.get(name, 0.0) for name in PHASES if name != "rest")
     for name, text in PHASES.items():
         shares.add_row(text, f"{clock[name] / seconds:.1%}")
@@ -117,7 +122,7 @@ class Timed:
         self.width, self.start, self.end, self.close = simulator.width, simulator.start, simulator.end, simulator.close
         self.simulator, self.by_width, self.lock = simulator, by_width, lock
 
-    def step(self, lanes: np.ndarray, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def step(self, lanes: np.ndarray, actions: np.ndarray) -> Step:
         began = time.perf_counter()
         result = self.simulator.step(lanes, actions)
         spent = time.perf_counter() - began
@@ -148,7 +153,8 @@ def bare_speed(pool: Pool, environments: int) -> float:
     seeds = np.arange(environments, dtype=np.int32)
     # Not by `pool.open`, which would drop the environments that training keeps.
     fresh = pool.simulator.startswith("EnvPool")
-    simulator: Simulator = EnvPoolSimulator(pool.id, seeds) if fresh else pool.open(seeds, 0)
+    nominal = np.full(environments, SERVER)
+    simulator: Simulator = EnvPoolSimulator(pool.id, seeds) if fresh else pool.open(seeds, 0, nominal)
     space = pool.actions
     shape = (64, environments)
     actions: Any = (
@@ -162,7 +168,7 @@ def bare_speed(pool: Pool, environments: int) -> float:
     simulator.start(lanes)
     steps, began = 0, time.monotonic()
     while time.monotonic() - began < SECONDS_BARE:
-        _, _, over = simulator.step(lanes, inputs[steps // width % len(inputs)][:width])
+        *_, over = simulator.step(lanes, inputs[steps // width % len(inputs)][:width])
         steps += width
         if isinstance(simulator, GymnasiumSimulator) and over.any():  # EnvPool begins again by itself
             simulator.end(lanes[over])

@@ -25,7 +25,8 @@ from fedpg.cli.report import Report, run_report
 from fedpg.cli.reproduce import Reproduce, run_reproduce
 from fedpg.cli.theory import Lab, Theory, run_theory, run_theory_lab
 from fedpg.cli.train import Train, run_train, train_defaults
-from fedpg.config import ConfigError, SimulationError, unknown
+from fedpg.errors import ConfigError, SimulationError, unknown
+from fedpg.programs import keep_compiled
 from fedpg.storage import StorageError
 
 USAGE = """\
@@ -114,7 +115,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options: dict[str, Any] = {"prog": f"fedpg {name}", "description": about, "args": rest}
         if command.defaults is not None:
             options["default"] = command.defaults(rest)
-        return command.run(tyro.cli(command.options, config=(tyro.conf.FlagCreatePairsOff,), **options))
+        parsed = tyro.cli(command.options, config=(tyro.conf.FlagCreatePairsOff,), **options)
+        keep_compiled()
+        return command.run(parsed)
     except (ConfigError, SimulationError, StorageError) as error:
         print(f"fedpg: {error}", file=sys.stderr)
         return 2

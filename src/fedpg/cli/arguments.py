@@ -11,7 +11,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from fedpg.config import ConfigError
+from fedpg.config import Config
+from fedpg.errors import ConfigError
 
 MAX_SEEDS = 10_000
 
@@ -35,15 +36,17 @@ def parse_seeds(text: str) -> list[int]:
 
 def load_policy_of(path: Path) -> tuple[Any, Any]:
     """The problem and the parameters of a run folder or a policy file."""
-    from fedpg.agents import make_problem
+    from fedpg.assembly import make_problem
     from fedpg.training.checkpoint import load_policy, policy_config
 
     if any(path.glob("seed-*")):
         names = ", ".join(sorted(str(folder) for folder in path.glob("seed-*")))
         raise ConfigError(f"{path} holds the runs of several seeds: give one of {names}")
     file = path / "policy.safetensors" if path.is_dir() else path
-    # How the agents attacked is of no concern here, and may be code that this machine does not have.
-    config = dataclasses.replace(policy_config(file), byzantine=0, attack="random-noise", attack_options=())
+    # How it was trained is of no concern here, and may be code that this machine does not have.
+    trained_by = ("algorithm", "byzantine", "attack", "attack_options", "aggregator", "aggregator_options", "optimizer")
+    plain: dict[str, Any] = {name: getattr(Config, name) for name in trained_by}
+    config = dataclasses.replace(policy_config(file), **plain)
     problem = make_problem(config)
     return problem, load_policy(file, problem)
 

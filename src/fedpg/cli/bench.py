@@ -4,7 +4,7 @@ import sys
 from dataclasses import dataclass
 
 from fedpg.cli.federation import need_flower
-from fedpg.config import renamed
+from fedpg.presets import renamed
 
 
 @dataclass(frozen=True)

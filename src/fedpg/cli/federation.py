@@ -14,7 +14,9 @@ import tyro
 
 from fedpg.cli.arguments import on_signal
 from fedpg.cli.train import train_defaults
-from fedpg.config import Config, ConfigError, make_config, refuse_idle_attack, renamed, validate
+from fedpg.config import Config, refuse_idle_attack, validate
+from fedpg.errors import ConfigError
+from fedpg.presets import make_config, renamed
 
 
 @dataclass(frozen=True)
@@ -127,7 +129,7 @@ class Demo:
 
 def run_create(command: Create) -> int:
     need_flower()
-    from fedpg.flower.folder import create
+    from fedpg.sites.folder import create
 
     task, note = renamed(command.config.task)
     if note:
@@ -146,9 +148,9 @@ def run_create(command: Create) -> int:
 
 def run_serve(command: Serve) -> int:
     need_flower()
-    from fedpg.flower.folder import read_federation
-    from fedpg.flower.serve import serve
     from fedpg.plots import plot_curve
+    from fedpg.serving.serve import serve
+    from fedpg.sites.folder import read_federation
     from fedpg.summary import print_summary, title_of
 
     federation = read_federation(command.folder)
@@ -174,8 +176,8 @@ def words_of(command: Serve) -> list[str]:
 
 def run_join(command: Join) -> int:
     need_flower()
-    from fedpg.flower.folder import read_site
-    from fedpg.flower.join import join
+    from fedpg.serving.join import join
+    from fedpg.sites.folder import read_site
 
     site = read_site(command.folder)
     warn_insecure(command.insecure)
@@ -187,8 +189,8 @@ def run_join(command: Join) -> int:
 
 def run_demo(command: Demo) -> int:
     need_flower()
-    from fedpg.flower.demo import demo
     from fedpg.plots import plot_curve
+    from fedpg.serving.demo import demo
     from fedpg.summary import print_summary, title_of
 
     attack: dict[str, Any] = {"attack": command.attack} if command.byzantine else {}
@@ -198,6 +200,7 @@ def run_demo(command: Demo) -> int:
     stop = threading.Event()
     with on_signal(stop, "stopping after this round"):
         run = demo(config, command.seed, command.out, command.quiet, stop)
+    assert run.folder is not None
     plot_curve(run.folder / "curve.png", [run.records], title_of(run.config))
     print_summary([run], run.folder)
     return 0 if run.finished else 130

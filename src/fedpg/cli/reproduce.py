@@ -1,14 +1,11 @@
 """`fedpg reproduce`."""
 
-import os
 import shlex
-import signal
 import threading
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
@@ -16,9 +13,11 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
-from fedpg.cli.arguments import check_positive, check_seed, parse_seeds
-from fedpg.config import Config, ConfigError, defaults
-from fedpg.screen import make_console
+from fedpg.cli.arguments import check_positive, check_seed, on_signal, parse_seeds
+from fedpg.config import Config
+from fedpg.errors import ConfigError
+from fedpg.presets import defaults
+from fedpg.screen import clock, make_console
 
 if TYPE_CHECKING:
     from fedpg.experiments.catalogue import Experiment
@@ -72,7 +71,7 @@ class Reproduce:
 def run_reproduce(command: Reproduce) -> int:
     from fedpg.experiments.catalogue import configs_of, find
     from fedpg.experiments.runner import plan, rates_of, say, seconds_of
-    from fedpg.experiments.store import fingerprint, load_all
+    from fedpg.experiments.store import load_all
 
     if command.address is not None and command.engine != "ray":
         raise ConfigError("address is that of a Ray cluster: add --engine ray")
@@ -96,13 +95,12 @@ def run_reproduce(command: Reproduce) -> int:
     if not command.names:
         print_list(experiments, seeds, stored, command.trajectories)
         return 0
-    code = fingerprint()
     configs = [shortened(config, command.trajectories) for config in configs_of(experiments)]
-    todo = plan(configs, seeds, stored, code, again=command.old == "again")
+    todo = plan(configs, seeds, stored, again=command.old == "again")
     if todo.old and command.old == "verify":
-        verify_stored(todo.old, command.results, code)
+        verify_stored(todo.old, command.results)
         stored = load_all(command.results)
-        todo = plan(configs, seeds, stored, code, again=False)
+        todo = plan(configs, seeds, stored, again=False)
     if todo.old and command.old != "keep" and not command.dry_run:
         raise ConfigError(
             f"{len(todo.old)} of these runs in {command.results} were made by another version of the code. Add "
@@ -119,7 +117,7 @@ def run_reproduce(command: Reproduce) -> int:
         rates = rates_of(stored.values())
         runs = sum(len(unit.seeds) for unit in todo.units)
         seconds = sum(seconds_of(unit, rates) for unit in todo.units)
-        done = train_missing(command, todo.units, code, rates, runs, seconds)
+        done = train_missing(command, todo.units, rates, runs, seconds)
         if done < runs:
             say(f"stopped: {done} of {runs} runs were stored. Give the same command to go on")
             return 130
@@ -128,11 +126,11 @@ def run_reproduce(command: Reproduce) -> int:
     if todo.old:
         short = f", {todo.short} of which are shorter than wanted" if todo.short else ""
         say(f"{len(todo.old)} runs of another version of the code are used as they are{short}")
-    show(experiments, command.results, code, keep=command.old == "keep")
+    show(experiments, command.results, keep=command.old == "keep")
     return 0
 
 
-def show(experiments: Sequence["Experiment"], results: Path, code: str, keep: bool) -> None:
+def show(experiments: Sequence["Experiment"], results: Path, keep: bool) -> None:
     """Draw the pictures, and print the numbers beside the paper's; runs of other code only if they are to be kept."""
     from fedpg.experiments.catalogue import EXPERIMENTS
     from fedpg.experiments.report import write_pictures
@@ -141,7 +139,7 @@ def show(experiments: Sequence["Experiment"], results: Path, code: str, keep: bo
     from fedpg.experiments.tables import learning, overview
 
     everything = load_all(results)
-    stored = {key: run for key, run in everything.items() if keep or run.code == code}
+    stored = {key: run for key, run in everything.items() if keep or run.current}
     if len(stored) < len(everything):
         say(f"{len(everything) - len(stored)} stored runs of another version of the code are not shown: see --old")
     console = make_console()
@@ -165,37 +163,25 @@ def shortened(config: Config, trajectories: int | None) -> Config:
 
 
 def train_missing(
-    command: Reproduce, units: Sequence["Unit"], code: str, rates: dict[str, float], runs: int, seconds: float
+    command: Reproduce, units: Sequence["Unit"], rates: dict[str, float], runs: int, seconds: float
 ) -> int:
     """Train the units by the engine; Ctrl-C stops them after their rounds."""
     from fedpg.experiments import runner
 
     stop = threading.Event()
-
-    def on_interrupt(number: int, frame: FrameType | None) -> None:
-        if stop.is_set():  # a second Ctrl-C does not wait; what is written is written whole
-            os._exit(130)
-        runner.say("stopping after these rounds (again: at once)")
-        stop.set()
-
     if command.engine == "ray":
         from fedpg.experiments.ray_engine import ray_engine
 
-        engine, total = ray_engine(command.address, command.runs, code, stop)
+        engine, total = ray_engine(command.address, command.runs, stop)
     else:
-        engine, total = runner.local_engine(command.runs, code, stop), runner.every_core()
+        engine, total = runner.local_engine(command.runs, stop), runner.every_core()
     count, share = runner.slots_of(units, total)
     by = "Ray" if command.engine == "ray" else "this machine"
     runner.say(
-        f"{runs} runs to train on {by}, {count} at a time with {share} core(s) each: "
-        f"about {runner.clock(seconds / count)}"
+        f"{runs} runs to train on {by}, {count} at a time with {share} core(s) each: about {clock(seconds / count)}"
     )
-    previous = {number: signal.signal(number, on_interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
+    with on_signal(stop, "stopping after these rounds"):
         return runner.run_units(units, engine, total, command.results, rates, stop)
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
 
 
 def adopt(folders: Sequence[Path], results: Path) -> None:
@@ -232,7 +218,7 @@ def adopt(folders: Sequence[Path], results: Path) -> None:
                 say(f"{folder}: stored to {run.reached} trajectories at {store.save(results, run)}")
 
 
-def verify_stored(runs: Sequence["Stored"], results: Path, code: str) -> None:
+def verify_stored(runs: Sequence["Stored"], results: Path) -> None:
     """Put the runs whose first rounds come out the same under this version of the code."""
     from fedpg.experiments import store
     from fedpg.experiments.probe import verify
@@ -251,7 +237,7 @@ def verify_stored(runs: Sequence["Stored"], results: Path, code: str) -> None:
         say(f"{found.total()} of {len(runs)}: {run.config.name}, seed {run.seed}: {outcome}")
 
     say(f"making the first rounds of {len(runs)} runs again")
-    verify(runs, code, each)
+    verify(runs, each)
     say(", ".join(f"{count} {verdict}" for verdict, count in found.most_common()))
     if found["different"]:
         say(
@@ -265,17 +251,16 @@ def print_list(
 ) -> None:
     """The experiments, their runs, and the time on this machine."""
     from fedpg.experiments.catalogue import configs_of
-    from fedpg.experiments.runner import clock, every_core, plan, rates_of, seconds_of
-    from fedpg.experiments.store import fingerprint
+    from fedpg.experiments.runner import every_core, plan, rates_of, seconds_of
 
-    rates, code = rates_of(stored.values()), fingerprint()
+    rates = rates_of(stored.values())
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for name, justify in (("experiment", "left"), ("what", "left"), ("runs", "right"), ("stored", "right")):
         table.add_column(name, justify=justify)  # type: ignore[arg-type]
     table.add_column("time left", justify="right", no_wrap=True)
 
     def row(name: str, what: str, chosen: Sequence["Experiment"]) -> None:
-        todo = plan([shortened(c, limit) for c in configs_of(chosen)], seeds, stored, code, again=False)
+        todo = plan([shortened(c, limit) for c in configs_of(chosen)], seeds, stored, again=False)
         missing = sum(len(unit.seeds) for unit in todo.units)
         seconds = sum(seconds_of(unit, rates) for unit in todo.units) / max(1, min(every_core(), len(todo.units)))
         have = f"{todo.wanted - missing}" + (f" ({len(todo.old)} old)" if todo.old else "")
@@ -291,11 +276,9 @@ def print_list(
 def as_train_command(unit: "Unit") -> str:
     """The unit as a command of `fedpg train`."""
     config = unit.config
-    usual = defaults(config.task, None, config.algorithm)
-    given = {"task": config.task, "algorithm": config.algorithm, "trajectories": config.trajectories}
+    # The preset is always named: what an attack means depends on whether it is.
+    given = {name: getattr(config, name) for name in ("task", "preset", "algorithm", "trajectories")}
     base = defaults(config.task, config.preset, config.algorithm)
-    if config.preset != usual.preset:
-        given["preset"] = config.preset
     given |= {name: value for name, value in vars(config).items() if value != getattr(base, name)}
     words = ["fedpg", "train"]
     for name, value in given.items():

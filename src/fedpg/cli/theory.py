@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from fedpg.cli.arguments import check_positive, check_seed, load_policy_of
-from fedpg.config import ConfigError, renamed
+from fedpg.errors import ConfigError
+from fedpg.presets import renamed
 from fedpg.screen import make_console
 from fedpg.storage import StorageError
 
@@ -141,8 +142,8 @@ def _constants(command: Theory, given: dict[str, Any]) -> tuple[dict[str, Any], 
         return {"batch": 16} | given, "as given"
     import jax
 
-    from fedpg.agents import make_problem
-    from fedpg.config import make_config
+    from fedpg.assembly import make_problem
+    from fedpg.presets import make_config
     from fedpg.theory.measure import measure
 
     if command.run is not None:

@@ -12,7 +12,9 @@ from typing import Annotated
 import tyro
 
 from fedpg.cli.arguments import on_signal, parse_seeds
-from fedpg.config import Config, ConfigError, defaults, refuse_idle_attack, renamed, validate
+from fedpg.config import Config, refuse_idle_attack, validate
+from fedpg.errors import ConfigError
+from fedpg.presets import defaults, renamed
 from fedpg.storage import read_config
 
 
@@ -37,6 +39,8 @@ class Train:
     """Go on with the run in `--out` from its checkpoint, or start it if it has written nothing yet."""
     quiet: bool = False
     """No progress, only the summary."""
+    json: bool = False
+    """For programs: progress as one JSON object per line, and no summary."""
 
 
 def train_defaults(arguments: list[str]) -> Train:
@@ -60,10 +64,11 @@ def train_defaults(arguments: list[str]) -> Train:
 
 
 def run_train(command: Train) -> int:
-    from fedpg.agents import make_problem
+    from fedpg.assembly import make_problem
     from fedpg.plots import plot_curve
     from fedpg.summary import print_summary, title_of
     from fedpg.training import train_seeds
+    from fedpg.training.folders import new_folder
     from fedpg.training.progress import make_reporter
 
     task, note = renamed(command.config.task)
@@ -75,12 +80,14 @@ def run_train(command: Train) -> int:
     seeds = parse_seeds(command.seeds)
     if command.resume and command.out is None:
         raise ConfigError("resume goes on with the run in a folder: give it with --out")
+    folder = command.out or new_folder(config)
+    reporter = make_reporter(config, command.quiet, command.json)
     stop = threading.Event()
     with on_signal(stop, "stopping after this round"):
-        runs = train_seeds(problem, seeds, command.out, command.resume, make_reporter(config, command.quiet), stop)
-    folder = runs[0].folder if len(runs) == 1 else runs[0].folder.parent
+        runs = train_seeds(problem, seeds, folder, command.resume, reporter, stop)
     plot_curve(folder / "curve.png", [run.records for run in runs], title_of(config))
-    print_summary(runs, folder)
+    if not command.json:
+        print_summary(runs, folder)
     if not all(run.finished for run in runs):
         print(f"Interrupted. Go on with: fedpg train --out {shlex.quote(str(folder))} --resume", file=sys.stderr)
         return 130

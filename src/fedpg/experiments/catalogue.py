@@ -4,7 +4,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fedpg.config import Config, ConfigError, make_config, renamed, unknown
+from fedpg.config import Config
+from fedpg.errors import ConfigError, unknown
+from fedpg.presets import make_config, renamed
 
 CARTPOLE, LANDER, CHEETAH = "CartPole-v1", "LunarLander-v3", "HalfCheetah-v5"
 TASKS = (CARTPOLE, LANDER, CHEETAH)
@@ -175,15 +177,15 @@ CONDITIONS: dict[str, dict[str, Any]] = {
     "3 of 10 make the FedPG attack": _liars("fedpg-attack"),
 }
 FILTERS: dict[str, tuple[str, dict[str, Any]]] = {
-    "R1, then R2 (Algorithm 1.1)": (BLUE, {"filter": "fedpg"}),
-    "R2 alone": (GREEN, {"filter": "r2"}),
-    "majority": (PURPLE, {"filter": "majority"}),
-    "no filter": (ORANGE, {"filter": "mean"}),
+    "R1, then R2 (Algorithm 1.1)": (BLUE, {"aggregator": "fedpg"}),
+    "R2 alone": (GREEN, {"aggregator": "r2"}),
+    "majority": (PURPLE, {"aggregator": "majority"}),
+    "no filter": (ORANGE, {"aggregator": "mean"}),
 }
 INNER: dict[str, tuple[str, dict[str, Any]]] = {
     "SCSG inner loop": (BLUE, {}),
-    # The same agents, filter and batches, and one step on mu_t per round.
-    "plain steps": (ORANGE, {"algorithm": "gpomdp", "filter": "fedpg", "batch": (12, 20)}),
+    # The same agents, aggregator and batches, and one step on mu_t per round.
+    "plain steps": (ORANGE, {"algorithm": "gpomdp", "aggregator": "fedpg", "batch": (12, 20)}),
 }
 SIGMAS: dict[str, tuple[str, dict[str, Any]]] = {
     "sigma = 0.06 (the table)": (BLUE, {"sigma": 0.06}),
@@ -203,7 +205,7 @@ DEPARTURES: dict[str, tuple[str, dict[str, Any]]] = {
     "N from 0": (SKY, {"inner_law": "geometric-from-0"}),
     "no bound on the ratio": (BLUE, {"ratio_bound": float("inf")}),
     "alpha = 0.3": (PURPLE, {"alpha": 0.3}),
-    "nobody accepted: skip": ("#8B5A2B", {"nobody": "skip"}),
+    "nobody accepted: skip": ("#8B5A2B", {"none_accepted": "skip"}),
     "sigma auto": ("#111827", {"sigma": "auto"}),
 }
 
@@ -217,9 +219,9 @@ def _ablation(picture: str, variants: dict[str, tuple[str, dict[str, Any]]], tas
 
 
 def _readings(title: str, settings: dict[str, Any], task: str = CARTPOLE, **paper: Any) -> Panel:
-    """Both under the attacks of the figures, so that they can be compared."""
+    """Both under the attacks of the released code, so that they can be compared."""
     if "attack" in settings:
-        settings = settings | {"attack_form": "figures"}
+        settings = settings | {"attack_form": "released"}
     curves = [
         Curve(label, colour, settings | change | (paper if "preset" in change else {}))
         for label, (colour, change) in READINGS.items()

@@ -4,24 +4,23 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
-import jax
-import jax.numpy as jnp
-
-from fedpg.agents import make_problem
-from fedpg.algorithms import first_state
+from fedpg.assembly import make_problem
 from fedpg.config import Config
-from fedpg.environments import Pool
-from fedpg.environments.simulators import cores
 from fedpg.experiments.compare import Likeness, compare
+from fedpg.experiments.fingerprint import fingerprint
 from fedpg.experiments.store import Stored, from_rows
+from fedpg.federation import Local
+from fedpg.problem import Problem
+from fedpg.server import Server
+from fedpg.tasks.simulators import cores
 from fedpg.training.records import Records
-from fedpg.training.rounds import CHUNK, FOREVER, compile_rounds
+from fedpg.training.rounds import advance, evaluated, first_state
 
-SLOW_ROUNDS = 3
-"""Rounds that are made again where they are simulated outside JAX; where they are compiled, CHUNK of them."""
+ROUNDS, SLOW_ROUNDS = 32, 3
+"""Rounds that are made again where they are compiled, and where they are simulated outside JAX."""
 
 
-def verify(runs: Sequence[Stored], code: str, each: Callable[[Stored, Likeness], None]) -> None:
+def verify(runs: Sequence[Stored], each: Callable[[Stored, Likeness], None]) -> None:
     """Make the first rounds of each run again; `each` is told of every run how far they agree.
 
     A run that they are the same for, to the bit or to rounding, is handed over under this code's fingerprint, with a
@@ -30,21 +29,32 @@ def verify(runs: Sequence[Stored], code: str, each: Callable[[Stored, Likeness],
     groups: dict[Config, list[Stored]] = {}
     for run in runs:
         groups.setdefault(run.key[0], []).append(run)
+    workers = min(cores(), max(1, len(groups)))
 
     def one(group: list[Stored]) -> None:
         problem = make_problem(group[0].config)
-        advance = compile_rounds(problem)
-        rounds = SLOW_ROUNDS if isinstance(problem.environment, Pool) else CHUNK
+        if workers > 1:
+            problem = problem._replace(task=problem.task.beside_others())
         for run in group:
-            done, _, log = advance(first_state(problem, run.seed), jnp.int32(rounds), jnp.int32(FOREVER))
-            records = Records(problem.config)
-            records.extend(jax.block_until_ready(log), int(done), 0.0)
-            likeness = compare(run, from_rows(run.config, run.seed, records.rows(), code))
+            likeness = compare(run, again(problem, run))
             # Who made it at first, not who verified it the last time.
             made_by = run.about.get("verified", {}).get("made_by") or run.code or "unknown"
             note = {"verified": {"verdict": str(likeness), "rounds": likeness.compared, "made_by": made_by}}
+            code = fingerprint(run.config)
             each(replace(run, code=code, about=dict(run.about) | note) if likeness.same else run, likeness)
 
-    with ThreadPoolExecutor(max_workers=min(cores(), max(1, len(groups)))) as pool:
+    with ThreadPoolExecutor(max_workers=workers) as pool:
         for job in [pool.submit(one, group) for group in groups.values()]:
             job.result()
+
+
+def again(problem: Problem, run: Stored) -> Stored:
+    """The first rounds of a run, made now."""
+    federation, server = Local(problem), Server(problem)
+    state, records = first_state(problem, run.seed), Records(problem.config)
+    records.add_test(*evaluated(problem, state))
+    for _ in range(min(SLOW_ROUNDS if problem.task.simulator else ROUNDS, len(run.returns) - 1)):
+        state, log = advance(problem, state, federation, server)
+        records.add_round(log, 0.0)
+        records.add_test(*evaluated(problem, state))
+    return from_rows(run.config, run.seed, records.rows(), "")

@@ -7,12 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from fedpg.config import ConfigError, SimulationError, to_json
+from fedpg.config import to_json
+from fedpg.errors import ConfigError, SimulationError
+from fedpg.experiments.fingerprint import fingerprint
 from fedpg.experiments.runner import Engine
 from fedpg.experiments.work import Event, Unit, work
 
 
-def ray_engine(address: str | None, runs: Path, code: str, stop: threading.Event) -> tuple[Engine, int]:
+def ray_engine(address: str | None, runs: Path, stop: threading.Event) -> tuple[Engine, int]:
     """An engine and how many cores it has: those of the cluster at `address`, or of a local one that is started.
 
     Every machine of the cluster needs this version of `fedpg`. Run folders are on the machine that trains them;
@@ -37,7 +39,7 @@ def ray_engine(address: str | None, runs: Path, code: str, stop: threading.Event
     def engine(unit: Unit, share: int) -> Iterator[Event]:
         cores = min(share, most)
         events = remote.options(num_cpus=cores).remote(
-            to_json(unit.config), unit.seeds, str(runs.resolve()), code, cores
+            to_json(unit.config), unit.seeds, str(runs.resolve()), fingerprint(unit.config), cores
         )
         try:
             while not stop.is_set():

@@ -8,7 +8,6 @@ from fedpg.experiments.catalogue import EXPERIMENTS, Experiment, Panel
 from fedpg.experiments.figures import Stock, legend_of, needs_totals, panel_image, picture, pictures_of, runs_of
 from fedpg.experiments.render import Block, Contents, Details, Heading, Pictures, Table, Text, to_html, to_markdown
 from fedpg.experiments.statistics import inside_by_luck
-from fedpg.experiments.store import fingerprint
 from fedpg.storage import StorageError, write_whole
 
 TITLE = "FedPG-BR, reproduced"
@@ -84,7 +83,7 @@ def drawn(experiment: Experiment, stored: Stock) -> dict[str, list[Panel]]:
 
 def page(experiments: Sequence[Experiment], stored: Stock) -> Iterator[Block]:
     """The whole page."""
-    runs, code = list(stored.values()), fingerprint()
+    runs = list(stored.values())
     yield Text(
         f"{len(runs)} runs of {len({run.key[0] for run in runs})} settings, each a function of its settings and its "
         "seed. The paper: Fan et al., Fault-Tolerant Federated Reinforcement Learning with Theoretical Guarantee, "
@@ -92,7 +91,7 @@ def page(experiments: Sequence[Experiment], stored: Stock) -> Iterator[Block]:
         "were made with, unless a curve says otherwise.",
         "lead",
     )
-    other = sum(run.code != code for run in runs)
+    other = sum(not run.current for run in runs)
     if other:
         yield Text(
             f"**{other} of these runs were made by another version of the code** and are used as they are.", "warning"
@@ -120,7 +119,7 @@ def page(experiments: Sequence[Experiment], stored: Stock) -> Iterator[Block]:
     yield tables.times(experiments, stored)
     yield Heading("Code, versions and machines")
     yield Text("A run is known by its settings, its seed and the version of the code that decides its numbers.")
-    yield from tables.provenance(runs, code)
+    yield from tables.provenance(runs)
 
 
 def section(experiment: Experiment, stored: Stock) -> Iterator[Block]:

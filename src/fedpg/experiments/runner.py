@@ -1,5 +1,6 @@
 """What is missing, and running it: several processes, each on cores of its own."""
 
+import os
 import sys
 import threading
 import time
@@ -15,10 +16,12 @@ from rich.progress_bar import ProgressBar
 from rich.text import Text
 
 from fedpg.config import Config, to_json
-from fedpg.environments import ENVIRONMENTS
-from fedpg.environments.simulators import cores
+from fedpg.experiments.fingerprint import fingerprint
 from fedpg.experiments.store import Key, Stored, key_of, load, machine, path_of, save, unpack
 from fedpg.experiments.work import Event, Unit, work
+from fedpg.screen import clock, seconds_left
+from fedpg.tasks import TASKS
+from fedpg.tasks.simulators import cores
 
 Engine = Callable[[Unit, int], Iterator[Event]]
 """(a unit, how many cores it gets) -> what it reports."""
@@ -42,7 +45,7 @@ class Plan:
     """How many of those are shorter than wanted."""
 
 
-def plan(configs: Sequence[Config], seeds: Sequence[int], stored: Mapping[Key, Stored], code: str, again: bool) -> Plan:
+def plan(configs: Sequence[Config], seeds: Sequence[int], stored: Mapping[Key, Stored], again: bool) -> Plan:
     """The runs that are missing, too short, or, with `again`, of other code; a compiled task's seeds go together.
 
     Settings that differ in length only are one, of the greatest; what is made again gets as long as it was.
@@ -56,14 +59,14 @@ def plan(configs: Sequence[Config], seeds: Sequence[int], stored: Mapping[Key, S
         missing: dict[Config, list[int]] = {}
         for seed in seeds:
             run = stored.get((key, seed))
-            if run is not None and run.code != code and not again:
+            if run is not None and not run.current and not again:
                 old.append(run)
                 short += run.reached < length
-            elif run is None or run.code != code or run.reached < length:
+            elif run is None or not run.current or run.reached < length:
                 goal = max(length, run.length) if run is not None else length
                 missing.setdefault(replace(key, trajectories=goal), []).append(seed)
         for config, left in missing.items():
-            if config.task in ENVIRONMENTS:
+            if config.task in TASKS:
                 together.append(Unit(config, tuple(left)))
             else:
                 single += [Unit(config, (seed,)) for seed in left]
@@ -98,9 +101,10 @@ def slots_of(units: Sequence[Unit], total: int) -> tuple[int, int]:
     return count, max(1, total // count)
 
 
-def local_engine(runs: Path, code: str, stop: threading.Event) -> Engine:
+def local_engine(runs: Path, stop: threading.Event) -> Engine:
     """Processes on this machine."""
-    return lambda unit, share: work(to_json(unit.config), unit.seeds, str(runs.resolve()), code, share, stop)
+    folder = str(runs.resolve())
+    return lambda unit, share: work(to_json(unit.config), unit.seeds, folder, fingerprint(unit.config), share, stop)
 
 
 def run_units(
@@ -152,8 +156,6 @@ def save_longer(results: Path, run: Stored) -> None:
 
 def every_core() -> int:
     """The cores of this machine that can be given out; one where processes cannot be bound to them."""
-    import os
-
     return cores() if hasattr(os, "sched_getaffinity") else 1
 
 
@@ -204,12 +206,12 @@ class Board:
     def headline(self) -> str:
         """How much is done, and the time that is left at the pace so far; at first, at the estimated one."""
         part, before = (sum(self.weights[u] * d for u, d in x.items()) / self.total for x in (self.done, self.before))
-        spent = time.monotonic() - self.began
-        whole = self.total / self.at_a_time
-        if part > before:  # the pace so far counts as much as there is of it
+        left = (1 - part) * self.total / self.at_a_time
+        paced = seconds_left(part - before, 1 - part, time.monotonic() - self.began)
+        if paced is not None and before < 1:  # the pace so far counts as much as there is of it
             known = (part - before) / (1 - before)
-            whole = (1 - known) * whole + known * spent / (part - before)
-        return f"{part:.0%}, {clock(max(0.0, whole * (1 - part)))} left"
+            left = (1 - known) * left + known * paced
+        return f"{part:.0%}, {clock(max(0.0, left))} left"
 
     def _draw(self) -> Group:
         with self.lock:
@@ -220,17 +222,6 @@ class Board:
             finished = sum(d >= 1 for d in self.done.values())
             head = f"{finished} of {len(self.done)} done, {self.headline()}"
         return Group(Text(head), ProgressBar(total=1.0, completed=part), *lines)
-
-
-def clock(seconds: float) -> str:
-    """A length of time for people."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    if seconds < 90 * 60:
-        return f"{seconds / 60:.0f} min"
-    if seconds < 48 * 3600:
-        return f"{seconds / 3600:.1f} h"
-    return f"{seconds / 86400:.1f} days"
 
 
 def say(text: str) -> None:

@@ -16,9 +16,10 @@ from typing import Any
 
 import numpy as np
 
-import fedpg.agents
 from fedpg.aggregators import RULES
-from fedpg.config import Config, ConfigError, from_json, to_json
+from fedpg.config import Config, from_json, to_json
+from fedpg.errors import ConfigError
+from fedpg.experiments.fingerprint import fingerprint
 from fedpg.storage import StorageError, read_config, remove_unfinished, write_whole
 
 FORMAT = "fedpg run 1"
@@ -35,13 +36,6 @@ COLUMNS: dict[str, type] = {
 }
 """One entry per row of the run's records; row 0 is the untrained policy. Floats are exact."""
 PACKAGES = ("fedpg", "jax", "jaxlib", "numpy", "optax", "gymnasium", "envpool", "mujoco")
-
-# Everything that the numbers of a run depend on, besides its settings and its seed.
-DECISIVE = (
-    *("config.py", "columns.py", "policies.py", "trajectories.py", "environments", "estimators.py", "attacks.py"),
-    *("agents.py", "aggregators.py", "sigma.py", "federation/__init__.py", "federation/local.py", "algorithms"),
-    *("training/rounds.py", "training/records.py"),
-)
 
 Key = tuple[Config, int]
 
@@ -68,6 +62,11 @@ class Stored:
         return key_of(self.config, self.seed)
 
     @property
+    def current(self) -> bool:
+        """Whether it is of the code as it is now."""
+        return self.code == fingerprint(self.config)
+
+    @property
     def trajectories(self) -> np.ndarray:
         return self.columns["trajectories"]
 
@@ -86,20 +85,14 @@ class Stored:
         return min(self.reached, self.config.trajectories)
 
 
-def fingerprint() -> str:
-    """The version of the code that decides a run's numbers: a hash over its source files."""
-    base = Path(fedpg.agents.__file__).parent
-    digest = hashlib.sha256()
-    for name in DECISIVE:
-        for path in sorted((base / name).rglob("*.py")) if (base / name).is_dir() else [base / name]:
-            digest.update(f"{path.relative_to(base).as_posix()}\0{path.read_text()}\0".encode())
-    return digest.hexdigest()[:16]
-
-
 def name_of(config: Config) -> str:
-    """A folder name for these settings: readable, and different for different ones."""
-    settings = json.dumps(to_json(replace(config, trajectories=1)), sort_keys=True)
-    return f"{config.name}-{hashlib.sha256(settings.encode()).hexdigest()[:8]}"
+    """A folder name for these settings: readable, and different for different ones.
+
+    Only what differs from the defaults counts, so that it stays when there is a new setting.
+    """
+    usual = to_json(Config(trajectories=1))
+    settings = {name: value for name, value in to_json(replace(config, trajectories=1)).items() if value != usual[name]}
+    return f"{config.name}-{hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]}"
 
 
 def path_of(results: Path, config: Config, seed: int) -> Path:

@@ -9,7 +9,6 @@ from fedpg.experiments.catalogue import Curve, Experiment, Panel
 from fedpg.experiments.figures import Stock, runs_of
 from fedpg.experiments.paper import HOURS, TRAJECTORIES, paper_curves
 from fedpg.experiments.render import Table
-from fedpg.experiments.runner import clock
 from fedpg.experiments.statistics import (
     Band,
     areas,
@@ -21,6 +20,7 @@ from fedpg.experiments.statistics import (
     verdict,
 )
 from fedpg.experiments.store import UNKNOWN, Stored
+from fedpg.screen import clock
 
 MARKS = {
     "CartPole-v1": (500, 1000, 2000, 3000, 5000),
@@ -170,7 +170,7 @@ def filters(panels: Sequence[Panel], stored: Stock) -> Table | None:
     for panel in panels:
         for curve, runs in runs_of(panel, stored):
             config = runs[0].config
-            if config.filter == "mean" or config.agents == 1:
+            if config.aggregator == "mean" or config.agents == 1:
                 continue
             did = filtering(runs)
             rules = [share(did.rules.get(rule, 0.0)) for rule in ("R1", "R2", "nobody")]
@@ -220,7 +220,7 @@ def times(experiments: Iterable[Experiment], stored: Stock) -> Table:
     return Table(columns, rows)
 
 
-def provenance(runs: Sequence[Stored], code: str) -> list[Table]:
+def provenance(runs: Sequence[Stored]) -> list[Table]:
     """The code, the packages and the machines that the runs were made with."""
 
     def count(name: str, describe: Callable[[Stored], str]) -> Table:
@@ -228,19 +228,19 @@ def provenance(runs: Sequence[Stored], code: str) -> list[Table]:
         return Table([name, "runs"], [[text, str(n)] for text, n in found.most_common()])
 
     return [
-        count("code", lambda run: _code(run, code)),
+        count("code", _code),
         count("machine", lambda run: _machine(run.about["hardware"])),
         count("versions", lambda run: ", ".join(f"{n} {v}" for n, v in run.about["versions"].items()) or "unknown"),
     ]
 
 
-def _code(run: Stored, code: str) -> str:
-    if run.code != code:
+def _code(run: Stored) -> str:
+    if not run.current:
         return f"other code ({run.code or 'unknown'}), kept as it is"
     if "verified" not in run.about:
-        return code
+        return "this version"
     verdict = str(run.about["verified"].get("verdict", "same bits")).partition(" until")[0]
-    return f"{code}, verified by its first rounds: {verdict}"
+    return f"this version, verified by its first rounds: {verdict}"
 
 
 def _machine(hardware: dict[str, str]) -> str:

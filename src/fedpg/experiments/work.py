@@ -3,7 +3,6 @@
 import contextlib
 import json
 import platform
-import re
 import signal
 import subprocess
 import threading
@@ -14,12 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from fedpg.child import child_command
-from fedpg.config import Config, SimulationError, from_json
+from fedpg.config import Config, from_json
+from fedpg.errors import SimulationError
 from fedpg.experiments import cores
-from fedpg.experiments.store import fingerprint, from_folder, name_of, pack
+from fedpg.experiments.fingerprint import fingerprint
+from fedpg.experiments.store import from_folder, name_of, pack
 from fedpg.storage import StorageError, read_config, write_config
 
-LINE = re.compile(r"^seed (\d+) (\d+)/(\d+) trajectories (.*)$")
 LAST_LINES = 12
 
 
@@ -56,11 +56,11 @@ def work(
     version of the code, so that a run is never continued by other code than it began with. If it is closed, or
     `stop` is set, training is interrupted as by Ctrl-C, and goes on next time.
     """
-    if code != fingerprint():
+    config, stop = from_json(settings), stop or threading.Event()
+    if code != fingerprint(config):
         raise SimulationError(
             f"{platform.node()} has another version of fedpg than the machine that asks: install that one"
         )
-    config, stop = from_json(settings), stop or threading.Event()
     base = Path(runs) / code / name_of(config)
     folders = {seed: base / f"seed-{seed}" for seed in seeds}
     for seed in list(folders):  # a longer run that was interrupted may be long enough
@@ -75,7 +75,7 @@ def work(
         else:
             write_config(folder, config, seed)
     out = base if len(folders) > 1 else next(iter(folders.values()))
-    command = child_command("train", "--out", str(out), "--resume")
+    command = child_command("train", "--out", str(out), "--resume", "--json")
     command += ["--seeds", ",".join(map(str, folders)), "--trajectories", str(length)]
     shares = {seed: _reached(folder) / config.trajectories for seed, folder in folders.items()}
     yield Event(sum(shares.values()) / len(shares), "waiting for a free core")
@@ -115,19 +115,28 @@ def _follow(
     assert child.stdout is not None
     last: deque[str] = deque(maxlen=LAST_LINES)
     for line in child.stdout:
-        last.append(line.rstrip())
-        found = LINE.match(line)
-        if not found:
+        update = _object_in(line)
+        if "seed" not in update:
+            last.append(update.get("note", line.rstrip()))
             continue
-        seed, done, total = int(found[1]), int(found[2]), int(found[3])
+        seed, done = int(update["seed"]), int(update["trajectories"])
         shares[seed] = min(1.0, done / config.trajectories)
-        yield Event(sum(shares.values()) / len(shares), line.strip())
+        yield Event(sum(shares.values()) / len(shares), f"seed {seed} {done}/{update['total']} {update['text']}")
         for finished in [s for s, share in shares.items() if share == 1.0 and s in folders]:
             yield from _collect(folders, finished, config, code)
-        if not folders and total > config.trajectories:
+        if not folders and update["total"] > config.trajectories:
             return  # the rest is of a longer run, which nobody asks for now
     if child.wait() not in (0, 130) and not stop.is_set():
         raise SimulationError(f"{config.name}: training ended with code {child.returncode}:\n" + "\n".join(last))
+
+
+def _object_in(line: str) -> dict[str, Any]:
+    """What `fedpg.training.progress.Json` wrote; nothing in the words of a warning or an error."""
+    try:
+        values = json.loads(line)
+    except ValueError:
+        return {}
+    return values if isinstance(values, dict) else {}
 
 
 def _collect(folders: dict[int, Path], seed: int, config: Config, code: str) -> Iterator[Event]:

@@ -1,5 +1,5 @@
 """Who answers a broadcast."""
 
-from fedpg.federation.local import local_federation
+from fedpg.federation.local import Local
 
-__all__ = ["local_federation"]
+__all__ = ["Local"]

@@ -1,4 +1,4 @@
-"""What crosses the network: one vector and a few named numbers each way, checked where they arrive.
+"""What crosses the network: named vectors and numbers each way, checked where they arrive.
 
 A message is a flat dict of bytes, whole numbers, floats and short strings. Nothing in it is code, and nothing is
 trusted: each side takes exactly the names, types and sizes listed here, and says what was wrong with anything else.
@@ -7,20 +7,21 @@ trusted: each side takes exactly the names, types and sizes listed here, and say
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedpg.agents import STATUSES, Answers, Broadcast
+from fedpg.agents import Answers
 from fedpg.config import Config, to_json
+from fedpg.problem import STATUSES, Broadcast, Schema
 
-FORMAT = 1
+FORMAT = 2
 """Of the messages: both ends must speak the same."""
 EXTRA = 8192
-"""Bytes of a message beyond its vector, at the most."""
+"""Bytes of a message beyond its vectors, at the most."""
 KEY = 8
 """Bytes of a key: two words of threefry."""
 
@@ -31,17 +32,17 @@ BROADCAST: dict[str, type] = {
     "round": int,
     "batch": int,  # B_t
     "key": bytes,  # of the round: each agent and episode derives its own from it
-    "season": bytes,
-    "theta": bytes,  # [D] float32, little-endian
+    "pool_key": bytes,  # that some rounds share, for simulators that are kept
 }
+"""And one entry of bytes for each vector that the algorithm declares: [D] float32, little-endian."""
 REPLY: dict[str, type] = {
     "format": int,
     "round": int,
-    "gradient": bytes,  # [D] float32, little-endian
     "return": float,  # mean undiscounted return of the agent's trajectories
     "steps": int,  # environment steps
     "seconds": float,  # spent at the site
 }
+"""And one entry of bytes for each vector that the algorithm declares, one float for each scalar."""
 
 
 class MessageError(ValueError):
@@ -56,42 +57,58 @@ class Reply(NamedTuple):
     """What a site sends."""
 
     round: int
-    gradient: np.ndarray
+    vectors: dict[str, np.ndarray]
+    scalars: dict[str, float]
     mean_return: float
     steps: int
     seconds: float
 
 
-def largest(size: int) -> int:
-    """Bytes of the largest message that a policy with `size` parameters needs."""
-    return 4 * size + EXTRA
+def vector(name: str) -> str:
+    """What a vector is called in a message, where it cannot be taken for anything else."""
+    return f"vector.{name}"
+
+
+def scalar(name: str) -> str:
+    """The same of a scalar."""
+    return f"scalar.{name}"
+
+
+def largest(size: int, vectors: int = 1) -> int:
+    """Bytes of the largest message with so many vectors that a policy with `size` parameters needs."""
+    return 4 * size * vectors + EXTRA
 
 
 def settings_digest(config: Config) -> str:
     """Of the settings that the sites and the server must agree on: all but the task, which is each site's own, and
     those that concern the server alone."""
-    alone = ("task", "trajectories", "test_episodes", "test_horizon", "learning_rate", "optimizer", "nobody", "filter")
+    alone = (
+        *("task", "trajectories", "test_episodes", "test_horizon", "learning_rate", "optimizer", "none_accepted"),
+        *("aggregator", "aggregator_options"),
+    )
     shared = {name: value for name, value in to_json(config).items() if name not in alone}
     return hashlib.sha256(json.dumps(shared, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def encode_broadcast(broadcast: Broadcast, agent: int, settings: str) -> dict[str, Any]:
-    """A broadcast for one agent."""
+    """A broadcast for one agent, with its own row of what has one for each."""
+    rows = {name: v[agent] if v.ndim == 2 else v for name, v in broadcast.vectors.items()}
     return {
         "format": FORMAT,
         "settings": settings,
         "agent": agent,
-        "round": int(broadcast.round),
-        "batch": int(broadcast.batch),
-        "key": _vector(jax.random.key_data(broadcast.key), "<u4"),
-        "season": _vector(jax.random.key_data(broadcast.season), "<u4"),
-        "theta": _vector(broadcast.theta, "<f4"),
-    }
+        "round": broadcast.round,
+        "batch": broadcast.batch,
+        "key": _bytes(jax.random.key_data(broadcast.key), "<u4"),
+        "pool_key": _bytes(jax.random.key_data(broadcast.pool_key), "<u4"),
+    } | {vector(name): _bytes(v, "<f4") for name, v in rows.items()}
 
 
-def decode_broadcast(values: Mapping[str, Any], config: Config, size: int) -> tuple[int, Broadcast]:
+def decode_broadcast(
+    values: Mapping[str, Any], config: Config, size: int, names: Sequence[str] = ("theta",)
+) -> tuple[int, Broadcast]:
     """(the agent's number, the broadcast), or a MessageError: a site checks its server as the server checks it."""
-    _check(values, BROADCAST)
+    _check(values, BROADCAST | {vector(name): bytes for name in names})
     if values["settings"] != settings_digest(config):
         raise MessageError(
             "wrong type",
@@ -105,45 +122,59 @@ def decode_broadcast(values: Mapping[str, Any], config: Config, size: int) -> tu
         raise MessageError("wrong round", f"round {values['round']} cannot be")
     if not low <= values["batch"] <= high:
         raise MessageError("wrong type", f"a batch of {values['batch']} is not from {low} to {high}")
-    for name in ("key", "season"):
+    for name in ("key", "pool_key"):
         if len(values[name]) != KEY:
             raise MessageError("wrong length", f"{name} has {len(values[name])} bytes, not {KEY}")
-    theta = _read(values["theta"], size)
-    if not np.isfinite(theta).all():
-        raise MessageError("not finite", "the policy has parameters that are not finite")
+    vectors = {name: _read(values[vector(name)], size) for name in names}
+    for name, numbers in vectors.items():
+        if not np.isfinite(numbers).all():
+            raise MessageError("not finite", f"the server's {name} has numbers that are not finite")
     return values["agent"], Broadcast(
-        theta=jnp.asarray(theta),
-        round=jnp.int32(values["round"]),
-        batch=jnp.int32(values["batch"]),
+        round=values["round"],
+        batch=values["batch"],
         key=_key(values["key"]),
-        season=_key(values["season"]),
+        pool_key=_key(values["pool_key"]),
+        vectors={name: jnp.asarray(numbers) for name, numbers in vectors.items()},
     )
 
 
-def encode_reply(answers: Answers, round_: int, seconds: float) -> dict[str, Any]:
-    """The answer of a cohort of one; one that attacks by its length sends that many numbers."""
-    length = int(answers.replies.lengths[0])
-    gradient = np.asarray(answers.replies.gradients[0])
+def encode_reply(answers: Answers, schema: Schema, round_: int, seconds: float) -> dict[str, Any]:
+    """The answer of one agent; one that attacks by its length sends that many numbers."""
+    length = int(answers.lengths[0])
+
+    def numbers(name: str) -> bytes:
+        row = np.asarray(answers.sent[name][0])
+        return _bytes(np.resize(row, length) if length else row[:0], "<f4")
+
     return {
         "format": FORMAT,
         "round": round_,
-        "gradient": _vector(np.resize(gradient, length) if length else gradient[:0], "<f4"),
         "return": float(answers.returns[0]),
         "steps": int(answers.steps[0]),
         "seconds": seconds,
+        **{vector(name): numbers(name) for name in schema.vectors},
+        **{scalar(name): float(answers.sent[name][0]) for name in schema.scalars},
     }
 
 
-def decode_reply(values: Mapping[str, Any], round_: int, size: int) -> Reply:
-    """What a site sent for this round, or a MessageError. Whether its gradient is finite is for the round to say."""
-    _check(values, REPLY)
+def decode_reply(values: Mapping[str, Any], round_: int, size: int, schema: Schema) -> Reply:
+    """What a site sent for this round, or a MessageError. Whether its vectors are finite is for the round to say."""
+    wanted: dict[str, type] = {vector(name): bytes for name in schema.vectors}
+    wanted |= {scalar(name): float for name in schema.scalars}
+    _check(values, REPLY | wanted)
     if values["round"] != round_:
         raise MessageError("wrong round", f"a reply to round {values['round']} in round {round_}")
     numbers = (values["return"], values["seconds"])
     if not all(map(math.isfinite, numbers)) or values["seconds"] < 0 or not 0 <= values["steps"] < 2**31:
         raise MessageError("not finite", "a return, number of steps or time that cannot be")
-    gradient = _read(values["gradient"], size)
-    return Reply(round_, gradient, values["return"], values["steps"], values["seconds"])
+    return Reply(
+        round=round_,
+        vectors={name: _read(values[vector(name)], size) for name in schema.vectors},
+        scalars={name: values[scalar(name)] for name in schema.scalars},
+        mean_return=values["return"],
+        steps=values["steps"],
+        seconds=values["seconds"],
+    )
 
 
 def check_sums(reply: Reply, config: Config) -> None:
@@ -169,7 +200,7 @@ def _check(values: Mapping[str, Any], wanted: Mapping[str, type]) -> None:
         raise MessageError("wrong type", f"messages of format {values['format']}, not {FORMAT}: update fedpg")
 
 
-def _vector(values: Any, kind: str) -> bytes:
+def _bytes(values: Any, kind: str) -> bytes:
     return np.asarray(values).astype(kind).tobytes()
 
 

@@ -2,58 +2,84 @@
 
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import Array
+import numpy as np
+import safetensors
+import safetensors.numpy
 
-from fedpg.agents import Answers, Broadcast, Problem, answer, make_broadcast
-from fedpg.attacks import COLLUSIVE
-from fedpg.config import ConfigError
-from fedpg.environments import Pool
+from fedpg.agents import answer, first_memory, warm_up
+from fedpg.errors import ConfigError
 from fedpg.federation.messages import MessageError, decode_broadcast, encode_reply
+from fedpg.problem import Memory, Problem
+from fedpg.programs import side_by_side
 
 Responder = Callable[[Mapping[str, Any]], dict[str, Any]]
 """The message of the server -> the reply of the site; a MessageError if the former cannot be used."""
 
 
-def make_responder(problem: Problem, number: int | None = None) -> Responder:
-    """The compiled answer of one agent, kept for all rounds. By the settings, the last agents are Byzantine.
+class Remembered(NamedTuple):
+    """What an agent remembers: a round may be asked for again, and must not count twice."""
+
+    round: int
+    before: Memory
+    after: Memory
+
+
+class Site:
+    """One agent and what it remembers, for all rounds. By the settings, the last agents are Byzantine.
 
     It answers as the agent that the server says it is; with a `number` of its own, as that one only.
     """
-    config = problem.config
-    refuse_collusion(problem)
-    honest = config.agents - config.byzantine
 
-    def compute(broadcast: Broadcast, agent: Array) -> Answers:
-        agents = agent[None]
-        return answer(problem, broadcast, agents, agents >= honest)[0]
+    def __init__(self, problem: Problem, number: int | None = None) -> None:
+        refuse_collusion(problem)
+        self.problem, self.number = problem, number
+        self.memories: dict[int, Remembered] = {}
+        """By the number of the agent; several, where one process stands for several sites."""
+        side_by_side(warm_up(problem, first_memory(problem, 1), np.array([number or 0])))
 
-    key = jax.random.key(0, impl="threefry2x32")
-    example = make_broadcast(jnp.zeros(problem.policy.size), key, jnp.int32(1), jnp.int32(config.batch[0]))
-    compiled = jax.jit(compute).lower(example, jnp.int32(0)).compile()
-
-    def respond(values: Mapping[str, Any]) -> dict[str, Any]:
+    def __call__(self, values: Mapping[str, Any]) -> dict[str, Any]:
         began = time.monotonic()
-        agent, broadcast = decode_broadcast(values, config, problem.policy.size)
-        if number is not None and agent != number:
-            raise MessageError("wrong type", f"a message for agent {agent}, and this site is agent {number}")
-        answers = jax.block_until_ready(compiled(broadcast, jnp.int32(agent)))
-        if isinstance(problem.environment, Pool):
-            failures = list(problem.environment.failures)
-            problem.environment.failures.clear()  # this round failed; the next one may not
-            if failures:
-                raise failures[0]
-        return encode_reply(answers, values["round"], time.monotonic() - began)
+        problem, algorithm = self.problem, self.problem.algorithm
+        agent, broadcast = decode_broadcast(values, problem.config, problem.policy.size, algorithm.broadcast)
+        if self.number is not None and agent != self.number:
+            raise MessageError("wrong type", f"a message for agent {agent}, and this site is agent {self.number}")
+        nothing = first_memory(problem, 1)
+        last = self.memories.get(agent, Remembered(0, nothing, nothing))
+        before = last.before if broadcast.round == last.round else last.after
+        answers, after = answer(problem, broadcast, before, np.array([agent]))
+        self.memories[agent] = Remembered(broadcast.round, before, after)
+        return encode_reply(answers, algorithm.reply, broadcast.round, time.monotonic() - began)
 
-    return respond
+
+def pack_memory(remembered: Remembered) -> bytes:
+    """What an agent remembers, for who keeps it elsewhere between two messages."""
+    leaves = jax.tree.leaves((remembered.before, remembered.after))
+    named = {f"{i:04}": np.asarray(leaf) for i, leaf in enumerate(leaves)} | {"round": np.array(remembered.round)}
+    return safetensors.numpy.save(named)
+
+
+def unpack_memory(raw: bytes, problem: Problem) -> Remembered:
+    """What `pack_memory` packed, for an agent of this problem."""
+    like = (first_memory(problem, 1),) * 2
+    try:
+        named = safetensors.numpy.load(raw)
+        round_ = int(named.pop("round"))
+        leaves = [jnp.asarray(named[name]) for name in sorted(named)]
+    except (safetensors.SafetensorError, KeyError, ValueError, TypeError) as error:
+        raise ConfigError(f"what this agent remembers is damaged: {error}") from error
+    shapes = [(np.shape(x), np.asarray(x).dtype) for x in jax.tree.leaves(like)]
+    if shapes != [(x.shape, x.dtype) for x in leaves]:
+        raise ConfigError("what this agent remembers is of another algorithm or policy")
+    return Remembered(round_, *jax.tree.unflatten(jax.tree.structure(like), leaves))
 
 
 def refuse_collusion(problem: Problem) -> None:
     """Colluders know each other's gradients; sites do not."""
-    if problem.config.byzantine and problem.config.attack in COLLUSIVE:
+    if problem.config.byzantine and problem.attack.colludes:
         raise ConfigError(
             f"attack {problem.config.attack!r} needs the gradients of all Byzantine agents, and sites do not see each "
             "other's: simulate it with fedpg train, or choose an attack that an agent can make alone (sign-flipping, "

@@ -8,9 +8,9 @@ from typing import Any
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from fedpg.agents import make_problem
+from fedpg.assembly import make_problem
 from fedpg.federation.messages import MessageError
-from fedpg.federation.site import Responder, make_responder
+from fedpg.federation.site import Site, pack_memory, unpack_memory
 from fedpg.flower.exchange import RECORD
 from fedpg.flower.run_config import read_run_config
 
@@ -36,13 +36,21 @@ def train(message: Message, context: Context) -> Message:
 
 def _answer(message: Message, context: Context) -> Message:
     settings = tuple(sorted(context.run_config.items()))
-    respond = _responder(settings, str(context.node_config.get("task", "")))
-    values: Any = message.content[RECORD]
-    return Message(RecordDict({RECORD: ConfigRecord(respond(dict(values)))}), reply_to=message)
+    site = _site(settings, str(context.node_config.get("task", "")))
+    values: Any = dict(message.content[RECORD])  # type: ignore[call-overload]
+    agent = values.get("agent")
+    # Flower keeps a node's state between its messages; the process may be gone, or serve another node meanwhile.
+    site.memories.clear()
+    kept = context.state.get(RECORD)
+    if isinstance(kept, ConfigRecord) and isinstance(kept.get("memory"), bytes):
+        site.memories[agent] = unpack_memory(bytes(kept["memory"]), site.problem)  # type: ignore[arg-type]
+    reply = site(values)
+    context.state[RECORD] = ConfigRecord({"memory": pack_memory(site.memories[agent])})
+    return Message(RecordDict({RECORD: ConfigRecord(reply)}), reply_to=message)
 
 
 @functools.cache
-def _responder(settings: tuple[tuple[str, Any], ...], task: str) -> Responder:
+def _site(settings: tuple[tuple[str, Any], ...], task: str) -> Site:
     """Kept for as long as the process lives: all rounds in simulation, one message on a SuperNode."""
     config = read_run_config(dict(settings)).config
-    return make_responder(make_problem(dataclasses.replace(config, task=task or config.task)))
+    return Site(make_problem(dataclasses.replace(config, task=task or config.task)))

@@ -3,18 +3,17 @@
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Protocol
+from typing import Protocol
 
-import jax.numpy as jnp
 import numpy as np
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.common.constant import ErrorCode
 
-from fedpg.agents import STATUSES, Answers, Broadcast, Replies
-from fedpg.algorithms import Log
-from fedpg.config import Config, ConfigError
-from fedpg.federation.messages import MessageError, check_sums, decode_reply, encode_broadcast, settings_digest
-from fedpg.flower.ledger import Ledger
+from fedpg.errors import Stopped
+from fedpg.federation.messages import encode_broadcast, settings_digest
+from fedpg.problem import STATUSES, Broadcast, Memory, Outcome, Problem, Replies
+from fedpg.sites.gathering import Gathering, check_quorum
+from fedpg.sites.ledger import Ledger
 
 RECORD = "fedpg"
 """The name of the one record in a message."""
@@ -29,64 +28,6 @@ class Grid(Protocol):
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]: ...
 
 
-class Round:
-    """The replies to one broadcast, as they come in."""
-
-    def __init__(self, number: int, config: Config, size: int) -> None:
-        self.number, self.config, self.size = number, config, size
-        self.heard: set[int] = set()
-        self.reasons: dict[int, str] = {}
-        self.seconds: dict[int, float] = {}
-        self.began = time.monotonic()
-        agents = config.agents
-        self._gradients = np.zeros((agents, size), np.float32)
-        self._lengths, self._faults, self._steps = np.zeros((3, agents), np.int32)
-        self._returns = np.zeros(agents, np.float32)
-
-    def take(self, agent: int, values: Mapping[str, Any]) -> None:
-        """The reply of an agent, usable or not."""
-        try:
-            reply = decode_reply(values, self.number, self.size)
-            check_sums(reply, self.config)
-        except MessageError as error:
-            self.refuse(agent, STATUSES[error.status], str(error))
-            return
-        self._gradients[agent], self._lengths[agent] = reply.gradient, self.size
-        self._returns[agent], self._steps[agent] = reply.mean_return, reply.steps
-        self.heard.add(agent)
-        self.seconds[agent] = reply.seconds
-        if not np.isfinite(reply.gradient).all():  # the status says so too; this is for people
-            self.reasons[agent] = "a gradient with entries that are not finite"
-
-    def refuse(self, agent: int, status: str, reason: str) -> None:
-        """What an agent sent cannot be used."""
-        self._faults[agent] = STATUSES.index(status)
-        self.heard.add(agent)
-        self.reasons[agent] = "".join(c if c.isprintable() else "?" for c in reason[:200])  # it goes to a terminal
-
-    @property
-    def replies(self) -> Replies:
-        """For the filter."""
-        return Replies(jnp.asarray(self._gradients), jnp.asarray(self._lengths), jnp.asarray(self._faults))
-
-    @property
-    def statuses(self) -> list[str]:
-        """Of all K agents."""
-        return [STATUSES[s] for s in np.asarray(self.replies.status)]
-
-    @property
-    def usable(self) -> int:
-        """How many replies can go to the filter."""
-        return self.statuses.count("answered")
-
-    def answers(self) -> Answers:
-        """For the round. Who did not answer counts in the mean training return as the mean of those who did."""
-        answered = np.array([status == "answered" for status in self.statuses])
-        known = answered & (np.arange(len(answered)) < self.config.agents - self.config.byzantine)
-        filled = np.where(answered, self._returns, self._returns[known].mean() if known.any() else 0.0)
-        return Answers(self.replies, jnp.asarray(filled, jnp.float32), jnp.asarray(self._steps))
-
-
 class Exchange:
     """The sites of a federation, behind a grid."""
 
@@ -94,7 +35,7 @@ class Exchange:
         self,
         grid: Grid,
         nodes: Callable[[], Mapping[int, int]],
-        config: Config,
+        problem: Problem,
         ledger: Ledger,
         stop: threading.Event,
         deadline: float = 60.0,
@@ -106,33 +47,38 @@ class Exchange:
 
         After round `rounds` it asks to stop, if that is not 0.
         """
-        self.grid, self.nodes, self.config, self.ledger, self.stop = grid, nodes, config, ledger, stop
+        self.grid, self.nodes, self.problem, self.ledger, self.stop = grid, nodes, problem, ledger, stop
+        self.config = problem.config
         self.deadline, self.poll, self.rounds = deadline, poll, rounds
-        self.quorum = check_quorum(quorum, config.agents)
-        self.settings = settings_digest(config)
-        self.round: Round | None = None
+        self.quorum = check_quorum(quorum, self.config.agents)
+        self.settings = settings_digest(self.config)
+        self.round: Gathering | None = None
 
-    def ask(self, broadcast: Broadcast) -> Answers | None:
-        """Broadcast until a quorum has answered; a round without one changes nothing, and is recorded."""
+    def ask(self, broadcast: Broadcast, memory: Memory) -> tuple[Replies, Memory]:
+        """Broadcast until a quorum has answered; a round without one changes nothing, and is recorded.
+
+        What the agents remember is theirs; Stopped if it is asked to stop before enough of them answered.
+        """
         attempt = 0
-        while (nodes := self._wait_for_quorum(int(broadcast.round))) is not None:
+        while (nodes := self._wait_for_quorum(broadcast.round)) is not None:
             attempt += 1
-            round_ = self.round = Round(int(broadcast.round), self.config, len(broadcast.theta))
+            size, schema = self.problem.policy.size, self.problem.algorithm.reply
+            round_ = self.round = Gathering(broadcast.round, self.config, size, schema, broadcast.batch)
             self.ledger.begin(round_, attempt, list(nodes))
             complete = self._collect(round_, broadcast, nodes)
             if self.stop.is_set() and not (complete and round_.usable >= self.quorum):
-                return None  # resumed, the run does this round as if it had not been interrupted
+                break  # resumed, the run does this round as if it had not been interrupted
             if round_.usable >= self.quorum:
-                return round_.answers()
+                return round_.replies(), memory
             self.ledger.failed(round_, self.quorum)
             self.stop.wait(1.0)
-        return None
+        raise Stopped
 
-    def tell(self, log: Log) -> None:
+    def tell(self, round_: int, outcome: Outcome) -> None:
         """What came of the replies."""
         assert self.round is not None
-        self.ledger.decided(self.round, np.asarray(log.accepted), np.asarray(log.status))
-        if self.rounds and int(log.round) >= self.rounds:
+        self.ledger.decided(self.round, np.asarray(outcome.verdict.accepted), outcome.replies.status)
+        if self.rounds and round_ >= self.rounds:
             self.stop.set()
 
     def _wait_for_quorum(self, round_: int) -> Mapping[int, int] | None:
@@ -153,7 +99,7 @@ class Exchange:
             self.stop.wait(0.1)
         return None
 
-    def _collect(self, round_: Round, broadcast: Broadcast, nodes: Mapping[int, int]) -> bool:
+    def _collect(self, round_: Gathering, broadcast: Broadcast, nodes: Mapping[int, int]) -> bool:
         """Ask, and take the replies until the deadline or `stop`; whether all who were asked have replied."""
         messages = [
             Message(
@@ -179,7 +125,7 @@ class Exchange:
         return not waiting
 
 
-def take_reply(round_: Round, agent: int, reply: Message) -> None:
+def take_reply(round_: Gathering, agent: int, reply: Message) -> None:
     """Into the round with a reply, whatever it holds."""
     if reply.has_error():
         round_.refuse(agent, status_of(reply.error.code), reply.error.reason or "no reason given")
@@ -206,10 +152,3 @@ def status_of(code: int) -> str:
     if FAULTS < code < FAULTS + len(STATUSES):
         return STATUSES[code - FAULTS]
     return "no answer" if code in (ErrorCode.NODE_UNAVAILABLE, ErrorCode.MESSAGE_UNAVAILABLE) else "failed at the site"
-
-
-def check_quorum(quorum: int, agents: int) -> int:
-    """The replies that a round needs: as given, or (0) more than half of the agents, as every rule of the filter."""
-    if not 0 <= quorum <= agents:
-        raise ConfigError(f"quorum = {quorum} cannot be: there are {agents} sites; 0 stands for more than half of them")
-    return quorum or agents // 2 + 1

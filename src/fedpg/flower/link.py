@@ -41,8 +41,8 @@ from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from fedpg.flower.exchange import code_of
-from fedpg.flower.ledger import Ledger
 from fedpg.flower.warm import HEARTBEAT
+from fedpg.sites.ledger import Ledger
 
 HOLD = 5.0
 """Seconds that an idle site's request for work is held open, instead of the site asking again and again."""

@@ -3,10 +3,12 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from fedpg.config import Config, ConfigError, make_config, refuse_idle_attack, unknown
-from fedpg.flower.folder import check_numbers
+from fedpg.config import Config, refuse_idle_attack
+from fedpg.errors import ConfigError, unknown
+from fedpg.presets import make_config
+from fedpg.sites.folder import check_numbers
 
-SETTINGS = ("task", "preset", "algorithm", "agents", "byzantine", "attack", "filter", "alpha", "trajectories")
+SETTINGS = ("task", "preset", "algorithm", "agents", "byzantine", "attack", "aggregator", "alpha", "trajectories")
 """Keys that are settings of `fedpg train`; left at "" or 0, they are its defaults."""
 OTHERS = {"rounds": 0, "deadline": 120.0, "quorum": 0, "seed": 0, "out": ""}
 

@@ -8,12 +8,12 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedpg.flower.exchange import Exchange
-from fedpg.flower.folder import make_federated
-from fedpg.flower.ledger import FILE, Ledger
 from fedpg.flower.run_config import read_run_config
+from fedpg.sites.folder import make_federated
+from fedpg.sites.ledger import FILE, Ledger
 from fedpg.training import train_seeds
+from fedpg.training.folders import check_folder, make_folder, new_folder
 from fedpg.training.progress import Lines
-from fedpg.training.run import check_folder, make_folder, new_folder
 
 POLL = 0.2
 """Seconds between two looks for replies: each is a request to the SuperLink."""
@@ -35,7 +35,7 @@ def main(grid: Grid, context: Context) -> None:
     exchange = Exchange(
         grid,
         numbered(grid, config.agents),
-        config,
+        problem,
         ledger,
         stop,
         deadline=wanted.deadline,

@@ -35,11 +35,11 @@ from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 from google.protobuf.message import DecodeError
 
-from fedpg.agents import STATUSES
-from fedpg.config import ConfigError
+from fedpg.errors import ConfigError
 from fedpg.federation.messages import MessageError
 from fedpg.federation.site import Responder
 from fedpg.flower.exchange import RECORD, code_of
+from fedpg.problem import STATUSES
 
 HEARTBEAT = 10.0
 """Seconds; the least that Flower allows. After two of them without a sign, a site counts as gone."""

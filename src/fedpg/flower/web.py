@@ -10,7 +10,7 @@ from typing import Self
 
 import uvicorn
 
-from fedpg.config import ConfigError
+from fedpg.errors import ConfigError
 from fedpg.flower.link import Link
 
 

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from typing import NamedTuple, ParamSpec, TypeVar
 
 from fedpg.aggregators import concentration
-from fedpg.config import TASKS, Config, ConfigError, make_config
+from fedpg.config import Config
+from fedpg.errors import ConfigError
+from fedpg.presets import TASKS, make_config
 
 FACTOR = 4.0
 """The factor of the whole bound that the appendix adds in red; the proceedings have 1."""

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from fedpg.sigma import Spread, auto_sigma
-from fedpg.theory.mdp import ascent, best_return, curvature, exact_gradient, exact_return, simulate, weighted_scores
-from fedpg.theory.runs import Lab, correction
+from fedpg.aggregators.sigma import Spread, auto_sigma
+from fedpg.theory.mdp import ascent, best_return, curvature, exact_gradient, exact_return, simulate
+from fedpg.theory.runs import Lab, correction, gradients_of
 
 SAMPLE = 4096
 POINTS = (0, 3, 10, 30, 100)
@@ -65,8 +65,7 @@ def effective(lab: Lab, step: float = 2.0, points: tuple[int, ...] = POINTS) -> 
 def deviations(lab: Lab, theta: Array, key: Array, count: int) -> Array:
     """g(tau) - grad J of single trajectories.  [count, D]"""
     mine = simulate(lab.mdp, theta, key, count)
-    each = weighted_scores(lab.mdp, theta, mine, lab.estimator.weights(mine), groups=count)
-    return (each - exact_gradient(lab.mdp, theta)).reshape(count, -1)
+    return gradients_of(lab, theta, mine, count) - exact_gradient(lab.mdp, theta).ravel()
 
 
 def calibrated_sigma(lab: Lab, theta: Array, key: Array) -> float:

@@ -201,7 +201,7 @@ def draw_error(result: Result) -> Figure:
 
 
 def draw_rules(result: Result) -> Figure:
-    """How often a reply is too far off and R1 fails, by delta and sigma; and whom the filters drop."""
+    """How often a reply is too far off and R1 fails, by delta and sigma; and whom the aggregators drop."""
     figure, (left, middle, right) = _figure(3, 4.8)
     shades = np.linspace(0.25, 1.0, len(result["failures"]))
     for axes, event, what in ((left, "outside", "a reply beyond sigma sqrt(V/B)"), (middle, "fails", "R1 fails")):
@@ -221,7 +221,7 @@ def draw_rules(result: Result) -> Figure:
         ("auto", "majority", "#f4a6a6"),
     ]
     for i, (sigma, kind, colour) in enumerate(wanted):
-        rows = [r for r in result["rows"] if r["sigma"] == sigma and r["filter"] == kind]
+        rows = [r for r in result["rows"] if r["sigma"] == sigma and r["aggregator"] == kind]
         place = np.arange(len(attacks)) + 0.2 * (i - 1.5)
         values = np.array([r["dropped"] for r in rows], float)
         errors = [values[:, 0] - values[:, 1], values[:, 2] - values[:, 0]]

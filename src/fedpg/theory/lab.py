@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from fedpg.attacks import ATTACKS
+from fedpg.attacks import make_attack
 from fedpg.theory.effective import POINTS, Effective, effective
 from fedpg.theory.fits import Estimate, hitting
 from fedpg.theory.mdp import MDPS, Tabular, ascent, exact_gradient
@@ -161,11 +161,11 @@ def attackers(mdp: Tabular, liars: int, attack: str, **settings: Any) -> Lab:
         return lab
     if attack in AIMS:
         return lab._replace(lie=search(lab.config, AIMS[attack]))
-    return lab._replace(attack=ATTACKS[attack]("text"))
+    return lab._replace(attack=make_attack(attack))
 
 
 def aggregates(lab: Lab, theta: Array, draws: int, cases: Iterable[tuple[int, float]], seed: int = 3) -> list[Judged]:
-    """The filter's verdicts at a fixed policy, `draws` of them, for each (B, sigma); nothing is learnt.  [draws]"""
+    """The aggregator's verdicts at a fixed policy, `draws` of them, for each (B, sigma); nothing is learnt.  [draws]"""
     compiled = compile_aggregate(lab, 32)
     keys = jax.random.split(jax.random.key(seed), draws)
     found = (compiled(theta, keys, Sizes(batch, 1, 0.0, 1, sigma)) for batch, sigma in cases)

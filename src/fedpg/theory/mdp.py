@@ -1,19 +1,20 @@
 """Small tabular MDPs with softmax policies: J, its gradient and its curvature exactly, by dynamic programming.
 
 theta is a table [S, A], pi(a | s) = softmax(theta[s])_a. Every state-action pair has a few successors, so that a step
-of a simulated episode costs two small lookups. Trajectories are the package's own, with the state's number in place of
-an observation, and so are the estimators' weights; only the sum of weighted scores is written out here, because for a
-table it is a count.
+of a simulated episode costs two small lookups. Policy and trajectories are the package's own records, with the state's
+number as the observation, so that its estimators take them.
 """
 
+import functools
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from fedpg.policies import Params, Policy, draw_uniform
 from fedpg.trajectories import Trajectories
 
 
@@ -41,6 +42,41 @@ class Tabular(NamedTuple):
     def size(self) -> int:
         """D, the number of parameters."""
         return self.states * self.actions
+
+    @property
+    def policy(self) -> Policy:
+        """The softmax policy over its states and actions."""
+        return table_policy(self.states, self.actions)
+
+
+# The same table is the same object, so that nothing is compiled twice for it.
+@functools.cache
+def table_policy(states: int, actions: int) -> Policy:
+    """pi(a | s) = softmax(table[s])_a; an observation [1, ...] is the number of the state."""
+
+    def sample(params: Params, observations: Array, noise: Array, xp: Any = jnp) -> Array:
+        odds = xp.exp(params["table"] - params["table"].max(axis=1, keepdims=True))
+        cumulative = (odds / odds.sum(axis=1, keepdims=True)).cumsum(axis=1)[:, :-1].T  # [A - 1, S]
+        return (noise[0] >= cumulative[:, observations[0]]).sum(axis=0, dtype=xp.int32)
+
+    def mode(params: Params, observations: Array, xp: Any = jnp) -> Array:
+        return xp.argmax(params["table"], axis=1).astype(xp.int32)[observations[0]]
+
+    def log_prob(params: Params, observations: Array, chosen: Array) -> Array:
+        # One lookup in a flat table: its derivative is a count of the visits to each pair, and no product.
+        log_p = jax.nn.log_softmax(params["table"], axis=1).ravel()
+        return log_p.at[observations[0] * actions + chosen].get(mode="promise_in_bounds")
+
+    shapes: dict[str, tuple[int, ...]] = {"table": (states, actions)}
+    return Policy(
+        shapes=shapes,
+        init=functools.partial(draw_uniform, shapes),
+        noise=lambda key, steps: jax.random.uniform(key, (1, steps)),
+        sample=sample,
+        mode=mode,
+        log_prob=log_prob,
+        random=lambda noise: jnp.minimum(noise[0] * actions, actions - 1).astype(jnp.int32),
+    )
 
 
 def values(mdp: Tabular, theta: Array) -> tuple[Array, Array]:
@@ -99,14 +135,20 @@ Act = Callable[[Array, Array], Array]
 
 
 def simulate(
-    mdp: Tabular, theta: Array, key: Array, episodes: int, act: Act | None = None, byzantine: Array | bool = False
+    mdp: Tabular,
+    theta: Array,
+    key: Array,
+    episodes: int,
+    act: Act | None = None,
+    byzantine: Array | bool = False,
+    wanted: Array | bool = True,
 ) -> Trajectories:
-    """That many episodes of the policy theta [S, A], all of length H; `observations` [T, B] are the states' numbers.
+    """That many episodes of the policy theta [S, A], of length H if they are `wanted` [B], and else of length 0.
 
     In episodes that are `byzantine` [B] the action is `act(action, a uniformly random action)`.
     """
+    policy, params = mdp.policy, {"table": theta}
     k_start, k_steps = jax.random.split(key)
-    cumulative = jnp.cumsum(jax.nn.softmax(theta), axis=1)[:, :-1].T  # [A - 1, S]
     moves = jnp.cumsum(mdp.chances, axis=-1)[..., :-1].reshape(mdp.size, -1).T  # [J - 1, S A]
     successors, rewards = mdp.successors.reshape(mdp.size, -1), mdp.rewards.ravel()
     draws = jax.random.uniform(k_steps, (mdp.horizon, 2, episodes))
@@ -114,34 +156,23 @@ def simulate(
     state = jnp.searchsorted(jnp.cumsum(mdp.start)[:-1], first, side="right").astype(jnp.int32)
 
     def step(state: Array, draw: Array) -> tuple[Array, tuple[Array, Array, Array]]:
-        action = jnp.sum(draw[0] >= cumulative[:, state], axis=0, dtype=jnp.int32)
+        action = policy.sample(params, state[None], draw[:1])
         if act is not None:
-            random = jnp.minimum(draw[0] * mdp.actions, mdp.actions - 1).astype(jnp.int32)
-            action = jnp.where(byzantine, act(action, random), action)
+            action = jnp.where(byzantine, act(action, policy.random(draw[:1])), action)
         pair = state * mdp.actions + action
         which = jnp.sum(draw[1] >= moves[:, pair], axis=0, dtype=jnp.int32)
         return successors[pair, which], (state, action, rewards[pair])
 
-    states, actions, got = jax.lax.scan(step, state, draws)[1]
-    return Trajectories(states, actions, got, jnp.full((episodes,), mdp.horizon, jnp.int32))
-
-
-def weighted_scores(mdp: Tabular, theta: Array, trajectories: Trajectories, weights: Array, groups: int = 1) -> Array:
-    """sum_t w_t grad log pi(a_t | s_t) of each of `groups` equal parts of the episodes.  [groups, S, A]
-
-    For a table that is n(s, a) - pi(a | s) n(s), where n sums the weights of the visits to a pair.
-    """
-    pairs = trajectories.observations * mdp.actions + trajectories.actions  # [T, B]
-    episodes = pairs.shape[1]
-    places = pairs + mdp.size * (jnp.arange(episodes) // (episodes // groups))
-    sums = jnp.zeros(groups * mdp.size).at[places.ravel()].add(weights.ravel())
-    counts = sums.reshape(groups, mdp.states, mdp.actions)
-    return counts - jax.nn.softmax(theta) * jnp.sum(counts, axis=-1, keepdims=True)
-
-
-def log_policy_at(theta: Array, trajectories: Trajectories) -> Array:
-    """log pi(a_t | s_t) of every step.  [T, B]"""
-    return jax.nn.log_softmax(theta)[trajectories.observations, trajectories.actions]
+    last, (states, actions, got) = jax.lax.scan(step, state, draws)
+    there = jnp.broadcast_to(wanted, (episodes,))
+    return Trajectories(
+        observations=states[None],
+        actions=actions,
+        rewards=jnp.where(there, got, 0.0),
+        lengths=jnp.where(there, mdp.horizon, 0).astype(jnp.int32),
+        terminated=jnp.zeros(episodes, bool),  # cut off by the horizon
+        last=last[None],
+    )
 
 
 def ascent(mdp: Tabular, step: float, steps: int) -> Array:

@@ -8,15 +8,14 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from gymnasium import spaces
 from jax import Array
 
-from fedpg.agents import Problem, episode_keys
-from fedpg.algorithms.server import ascend, make_optimizer
-from fedpg.environments import lanes, rollout
 from fedpg.estimators import gradient, influences, log_probs
 from fedpg.policies import Params
+from fedpg.problem import Problem
+from fedpg.server import ascend
+from fedpg.tasks import Broadcastable, ServerEpisodes
 from fedpg.trajectories import Trajectories
 
 STATES = 256
@@ -41,14 +40,12 @@ class Measured(NamedTuple):
 def measure(problem: Problem, theta: Array, trajectories: int = 64, seed: int = 0) -> Measured:
     """G, M, R, W and sigma of the policy theta [D] on its task."""
     params = problem.policy.unravel(theta)
-    k_sample, k_weights, k_states = jax.random.split(jax.random.key(seed), 3)
-    sample = _roll(problem, params, k_sample, trajectories)
+    k_sample, k_weights = jax.random.split(jax.random.key(seed))
+    sample = _roll(problem, theta, k_sample, trajectories)
     rows = jax.jit(lambda t: influences(problem.estimator, problem.policy, params, t))(sample)
-    observations, actions = _some_steps(sample, k_states)
-    largest_score, largest_hessian = _derivatives(problem, params, observations, actions)
-    rewards = jnp.where(sample.mask, sample.rewards, 0.0)
-    powers = problem.config.discount ** jnp.arange(rewards.shape[0])[:, None]
-    most = float(jnp.max(jnp.abs(rewards)))
+    largest_score, largest_hessian = _derivatives(problem, params, *sample.some_steps(STATES))
+    powers = problem.config.discount ** jnp.arange(sample.rewards.shape[0])[:, None]
+    most = float(jnp.max(jnp.abs(sample.rewards)))
     return Measured(
         G=largest_score,
         M=largest_hessian,
@@ -56,26 +53,15 @@ def measure(problem: Problem, theta: Array, trajectories: int = 64, seed: int = 
         W=_weight_variance(problem, theta, sample, k_weights, trajectories),
         sigma=float(jnp.max(jnp.linalg.norm(rows, axis=1))),
         baseline=most if problem.config.baseline == "leave-one-out" else 0.0,
-        start=float(jnp.mean(jnp.sum(powers * rewards, axis=0))),
+        start=float(jnp.mean(jnp.sum(powers * sample.rewards, axis=0))),
         trajectories=trajectories,
     )
 
 
-def _roll(problem: Problem, params: Params, key: Array, count: int) -> Trajectories:
-    everyone = lanes(episode_keys(key, count), problem.steps)
-    return jax.jit(lambda p: rollout(problem.environment, problem.policy, p, everyone, problem.steps))(params)
-
-
-def _some_steps(sample: Trajectories, key: Array) -> tuple[Array, Array]:
-    """Observations [F, n] and actions [n] or [A, n] of random steps of living episodes."""
-    if sample.starts is None:
-        alive = np.flatnonzero(np.asarray(sample.mask).ravel())
-        chosen = jax.random.choice(key, alive, (min(STATES, len(alive)),), replace=False)
-        flat = (x.reshape(*x.shape[:-2], -1)[..., chosen] for x in (sample.observations, sample.actions))
-        return next(flat), next(flat)
-    total = int(jnp.sum(sample.lengths))  # packed: the first so many steps are those of living episodes
-    chosen = jax.random.choice(key, total, (min(STATES, total),), replace=False)
-    return sample.observations[chosen].T, sample.actions[chosen].T
+def _roll(problem: Problem, theta: Array, key: Array, count: int) -> Trajectories:
+    """That many trajectories as the server would sample them."""
+    plan = ServerEpisodes(count, problem.steps, problem.steps)
+    return problem.task.rollout(problem.policy, plan, theta, (Broadcastable(key, key, 0),))
 
 
 def _derivatives(problem: Problem, params: Params, observations: Array, actions: Array) -> tuple[float, float]:
@@ -84,7 +70,7 @@ def _derivatives(problem: Problem, params: Params, observations: Array, actions:
     Where actions are discrete, of every action; else of the ones taken. The spectral norm is by the power method.
     """
     policy, theta = problem.policy, problem.policy.ravel(params)
-    space = problem.environment.actions
+    space = problem.task.actions
     if isinstance(space, spaces.Discrete):
         count = int(space.n)
         observations = jnp.repeat(observations, count, axis=1)
@@ -114,10 +100,10 @@ def _weight_variance(problem: Problem, theta: Array, sample: Trajectories, key: 
     config, policy = problem.config, problem.policy
     direction = jax.jit(lambda t: gradient(problem.estimator, policy, policy.unravel(theta), t))(sample)
     steps = max(1, round(sum(config.batch) / 2 / config.minibatch))
-    moved, optimizer = theta, make_optimizer(config).init(theta)
+    moved, optimizer = theta, problem.optimizer.init(theta)
     for _ in range(steps):
-        moved, optimizer = ascend(config, moved, optimizer, direction)
-    after = _roll(problem, policy.unravel(moved), key, count)
+        moved, optimizer = ascend(problem.optimizer, moved, optimizer, direction)
+    after = _roll(problem, moved, key, count)
 
     def weights(t: Trajectories) -> Array:
         each = log_probs(policy, policy.unravel(theta), t) - log_probs(policy, policy.unravel(moved), t)

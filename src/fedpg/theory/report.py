@@ -6,7 +6,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from fedpg.config import TASKS
+from fedpg.presets import TASKS
 from fedpg.theory.bound import Plan, Setting, conditions, constants, delta_of, gap_of, plan, step_of, terms
 from fedpg.theory.fits import binomial
 from fedpg.theory.lab import Result
@@ -157,7 +157,7 @@ def _with_interval(cell: Any, digits: int = 3) -> str:
     return f"{value:.{digits}g}" + (f" [{low:.{digits}g}, {high:.{digits}g}]" if low < high else "")
 
 
-NAMES = ("MDP", "method", "sweep", "attack", "sigma", "filter")
+NAMES = ("MDP", "method", "sweep", "attack", "sigma", "aggregator")
 """Columns of words, which are not broken."""
 
 
@@ -263,7 +263,7 @@ def _rules(result: Result) -> Any:
         (
             r["attack"],
             r["sigma"],
-            r["filter"],
+            r["aggregator"],
             _with_interval(r["dropped"], 2),
             _share(r["rounds_with_a_drop"], rounds),
             f"{r['accepted']:.2f}",
@@ -274,13 +274,13 @@ def _rules(result: Result) -> Any:
     columns = (
         "attack",
         "sigma",
-        "filter",
+        "aggregator",
         "honest dropped [90%]",
         "rounds with one [90%]",
         "liars accepted",
         "E||e||^2",
     )
-    return f"Whom the filters turn away: K = {result['agents']}, B = {result['batch']}", columns, rows
+    return f"Whom the aggregators turn away: K = {result['agents']}, B = {result['batch']}", columns, rows
 
 
 TABLES = {

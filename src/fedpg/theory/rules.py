@@ -1,4 +1,4 @@
-"""The aggregate's error against its lemma, how often R1 fails, and whom the filters turn away; at a fixed policy."""
+"""The aggregate's error against its lemma, how often R1 fails, whom the aggregators turn away; at a fixed policy."""
 
 import functools
 from typing import Any
@@ -8,8 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from fedpg.agents import Replies
-from fedpg.aggregators import RULES, concentration, make_filter
+from fedpg.aggregators import RULES, concentration
 from fedpg.config import Config
 from fedpg.theory.effective import Effective, calibrated_sigma
 from fedpg.theory.fits import means, quantity
@@ -26,7 +25,7 @@ from fedpg.theory.lab import (
     rounded,
 )
 from fedpg.theory.mdp import MDPS, exact_gradient
-from fedpg.theory.runs import DELTA, Judged, agent_gradients, make_lab
+from fedpg.theory.runs import DELTA, Judged, agent_gradients, make_lab, verdict_on
 from fedpg.theory.search import AIMS
 
 
@@ -80,11 +79,11 @@ BATCH = 16
 PAPER_DELTA = 0.6
 """Its delta."""
 R1_ROUNDS = 8
-"""As many times more rounds tell how often R1 fails as whom the filters turn away: they cost less."""
+"""As many times more rounds tell how often R1 fails as whom the aggregators turn away: they cost less."""
 
 
 def experiment_rules(scale: Scale, note: Note) -> Result:
-    """How often R1 fails against delta; how often each filter turns honest agents away, and under which attack."""
+    """How often R1 fails against delta; how often each aggregator turns honest agents away, and under which attack."""
     mdp = MDPS["chain"]()
     theta = jnp.zeros((mdp.states, mdp.actions))
     known = constants_of("chain", points=(0,))  # of this policy
@@ -103,13 +102,13 @@ def experiment_rules(scale: Scale, note: Note) -> Result:
     rows = []
     for i, attack in enumerate(attacks):
         for j, name in enumerate(("fedpg", "majority")):
-            note(0.1 + 0.9 * (2 * i + j) / (2 * len(attacks)), f"{name} filter, {attack}")
-            settings: dict[str, Any] = {"agents": SMALL, "filter": name, "delta": PAPER_DELTA}
+            note(0.1 + 0.9 * (2 * i + j) / (2 * len(attacks)), f"aggregator {name}, {attack}")
+            settings: dict[str, Any] = {"agents": SMALL, "aggregator": name, "delta": PAPER_DELTA}
             lab = attackers(mdp, 0 if attack == "none" else 3, attack, **settings)
             for sigma, seen in zip(sigmas, aggregates(lab, theta, scale.draws, cases), strict=True):
                 rows.append(
                     {
-                        "filter": name,
+                        "aggregator": name,
                         "attack": attack,
                         "sigma": sigma,
                         "dropped": as_json(quantity(means(1 - seen.honest))),
@@ -160,7 +159,6 @@ def _lost(config: Config, gradients: Array, sigmas: Array) -> Array:
     """The share of rounds, gradients [n, K, D], in which R1 does not stand, for each sigma."""
 
     def one(mine: Array, sigma: Array) -> Array:
-        replies = Replies(mine, jnp.full(mine.shape[0], mine.shape[1]))
-        return make_filter(config)(replies, sigma, jnp.float32(BATCH), config).rule != RULES.index("R1")
+        return verdict_on(config, mine, sigma, jnp.float32(BATCH)).rule != RULES.index("R1")
 
     return jax.lax.map(lambda sigma: jnp.mean(jax.vmap(lambda mine: one(mine, sigma))(gradients)), sigmas)

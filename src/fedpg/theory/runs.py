@@ -1,6 +1,6 @@
 """The lab's rounds: Algorithm 1 with plain gradient steps on a tabular MDP, all repetitions in one compiled call.
 
-The estimators' weights, the filters and the attacks are the package's own. Sizes (B, b, the step, the law of N) are
+The policy's estimators, the aggregators and the attacks are the package's own. Sizes (B, b, the step, the law of N) are
 arguments of the compiled function, so that one compilation serves a whole sweep of them.
 """
 
@@ -12,12 +12,15 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from fedpg.agents import Replies
-from fedpg.aggregators import Verdict, make_filter
-from fedpg.attacks import Attack
-from fedpg.config import Config, make_config
-from fedpg.estimators import Estimator, make_estimator
-from fedpg.theory.mdp import Tabular, exact_gradient, log_policy_at, simulate, weighted_scores
+from fedpg import estimators
+from fedpg.aggregators import AGGREGATORS, Aggregator, Own, Sent, Verdict
+from fedpg.attacks import Attack, Scene
+from fedpg.config import Config
+from fedpg.estimators import Estimator, gradient, make_estimator
+from fedpg.pieces import look_up
+from fedpg.presets import make_config
+from fedpg.theory.mdp import Tabular, exact_gradient, simulate
+from fedpg.trajectories import Trajectories
 
 DELTA = 1e-5
 """The lab's delta: at most 1/(5KB), as the theorem asks, while K B <= 20,000."""
@@ -26,8 +29,8 @@ LANES = 4096
 SIDE_BY_SIDE = 32
 """Rounds at a fixed policy that are simulated side by side."""
 
-Lie = Callable[[Array, Array, Array, Array, Array], Array]
-"""(key, gradients [K, D], the true gradient [D], sigma, B) -> what Byzantine agents send [K, D]."""
+Lie = Callable[[Array, Array, Array, Array, Scene], Array]
+"""(key, the true gradient [D], sigma, B, scene) -> what Byzantine agents send [K, D]."""
 
 
 class Lab(NamedTuple):
@@ -37,7 +40,7 @@ class Lab(NamedTuple):
     config: Config
     estimator: Estimator
     attack: Attack
-    lie: Lie | None  # an attack that knows the truth and the filter, instead of the attack's message
+    lie: Lie | None  # an attack that knows the truth and the aggregator, instead of the attack's message
 
     @property
     def byzantine(self) -> Array:
@@ -62,7 +65,8 @@ def make_lab(mdp: Tabular, attack: Attack | None = None, lie: Lie | None = None,
         "sigma": 1.0,  # the runs' own sigma is an argument
     }
     config = make_config(preset="paper", **text | settings)
-    return Lab(mdp, config, make_estimator(config), attack or Attack(), lie)
+    estimator = make_estimator(config.estimator, config.discount, config.baseline, config.importance)
+    return Lab(mdp, config, estimator, attack or Attack(), lie)
 
 
 class Sizes(NamedTuple):
@@ -76,7 +80,7 @@ class Sizes(NamedTuple):
 
 
 class Judged(NamedTuple):
-    """What the filter did, in every repetition; arrays of JAX, or of NumPy once they are measured."""
+    """What the aggregator did, in every repetition; arrays of JAX, or of NumPy once they are measured."""
 
     error: Any  # ||e_t||^2 = ||mu_t - grad J||^2
     honest: Any  # the share of honest agents that were accepted
@@ -92,61 +96,74 @@ class Outcome(NamedTuple):
     judged: Judged
 
 
+def gradients_of(lab: Lab, theta: Array, trajectories: Trajectories, parts: int) -> Array:
+    """The estimate of grad J(theta) from each of so many equal parts of the episodes.  [parts, D]"""
+    split: Trajectories = jax.tree.map(lambda x: x.reshape(*x.shape[:-1], parts, -1), trajectories)
+    weights = lab.estimator.weights(split)  # [T, parts, B]: of all at once
+
+    def one(mine: Trajectories, weights: Array) -> Array:
+        return gradient(lab.estimator, lab.mdp.policy, {"table": theta}, mine, weights)
+
+    return jax.vmap(one, in_axes=-2)(split, weights)
+
+
 def agent_gradients(lab: Lab, theta: Array, key: Array, batch: Array | int, width: int) -> Array:
     """mu^(k) of all agents, honest in all but their actions (lines 4 to 6).  [K, D]
 
-    `width` episodes of each agent at a time, and the ones beyond B weigh nothing.
+    `width` episodes of each agent at a time; those beyond B are not wanted.
     """
     agents = lab.config.agents
-    lanes = jnp.repeat(lab.byzantine, width)
+    byzantine = jnp.repeat(lab.byzantine, width)
 
     def chunk(i: Array, total: Array) -> Array:
-        mine = simulate(lab.mdp, theta, jax.random.fold_in(key, i), agents * width, lab.attack.act, lanes)
-        wanted = jnp.tile(i * width + jnp.arange(width) < batch, agents)
-        weights = jnp.where(wanted, lab.estimator.weights(mine), 0.0)
-        return total + weighted_scores(lab.mdp, theta, mine, weights, agents)
+        wanted = i * width + jnp.arange(width) < batch
+        k_chunk = jax.random.fold_in(key, i)
+        mine = simulate(lab.mdp, theta, k_chunk, agents * width, lab.attack.act, byzantine, jnp.tile(wanted, agents))
+        return total + jnp.sum(wanted) / batch * gradients_of(lab, theta, mine, agents)
 
-    start = jnp.zeros((agents, lab.mdp.states, lab.mdp.actions))
-    total = jax.lax.fori_loop(0, -(-batch // width), chunk, start)
-    return total.reshape(agents, -1) / batch
+    return jax.lax.fori_loop(0, -(-batch // width), chunk, jnp.zeros((agents, lab.mdp.size)))
 
 
-def replies_of(lab: Lab, gradients: Array, truth: Array, key: Array, sigma: Array, batch: Array | int) -> Replies:
+def sent_of(lab: Lab, gradients: Array, truth: Array, key: Array, sigma: Array, batch: Array | int) -> Array:
     """What arrives at the server, with the Byzantine agents' lies.  [K, D]"""
-    agents, size = gradients.shape
-    sent = gradients
+    agents, attack = lab.config.agents, lab.attack
     if lab.lie is not None:
-        lies = lab.lie(key, gradients, truth, sigma, jnp.asarray(batch))
-        sent = jnp.where(lab.byzantine[:, None], lies, gradients)
-    elif lab.attack.message is not None:
-        lies = lab.attack.message(jax.random.split(key, agents), gradients, lab.byzantine, (slice(0, size),))
-        sent = jnp.where(lab.byzantine[:, None], lies, gradients)
-    return Replies(sent, jnp.full(agents, size))
+        attack = Attack(message=functools.partial(lab.lie, key, truth, sigma, jnp.asarray(batch)))
+    scene = Scene(jax.random.split(key, agents), gradients, lab.byzantine, lab.mdp.policy.tensors)
+    return attack.send((), scene)[0]
+
+
+def verdict_on(config: Config, vectors: Array, sigma: Array, batch: Array) -> Verdict:
+    """What the aggregator of the settings makes of vectors [K, D] (line 7), with a sigma that may be traced."""
+    settings = {"alpha": config.alpha, "delta": config.delta, "sigma": sigma}
+    options = config.aggregator_options
+    aggregator: Aggregator = look_up("aggregator", config.aggregator, AGGREGATORS, options, **settings)
+    sent = Sent(vectors, jnp.all(jnp.isfinite(vectors), axis=1), batch)
+    return aggregator.update(aggregator.init(*vectors.shape), sent, Own())[0]
 
 
 def correction(lab: Lab, theta: Array, theta_0: Array, key: Array, count: Array | int, width: int) -> Array:
     """mean[g(tau | theta_n) - omega g(tau | theta_0)] over `count` own trajectories of theta_n (line 11).  [S, A]"""
+    now, then = {"table": theta}, {"table": theta_0}
 
     def chunk(i: Array, total: Array) -> Array:
-        mine = simulate(lab.mdp, theta, jax.random.fold_in(key, i), width)
         wanted = i * width + jnp.arange(width) < count
-        log_ratio = log_policy_at(theta_0, mine) - log_policy_at(theta, mine)
-        plain = jnp.where(wanted, lab.estimator.weights(mine), 0.0)
-        corrected = jnp.where(wanted, lab.estimator.corrected(mine, log_ratio), 0.0)
-        both = (weighted_scores(lab.mdp, at, mine, w)[0] for at, w in ((theta, plain), (theta_0, corrected)))
-        return total + next(both) - next(both)
+        mine = simulate(lab.mdp, theta, jax.random.fold_in(key, i), width, wanted=wanted)
+        change = estimators.correction(lab.estimator, lab.mdp.policy, now, then, mine)
+        return total + jnp.sum(wanted) / count * (change.plain - change.corrected)
 
-    return jax.lax.fori_loop(0, -(-count // width), chunk, jnp.zeros_like(theta)) / count
+    total = jax.lax.fori_loop(0, -(-count // width), chunk, jnp.zeros(lab.mdp.size))
+    return total.reshape(theta.shape)
 
 
 def aggregate(lab: Lab, theta: Array, key: Array, sizes: Sizes, width: int) -> tuple[Verdict, Array]:
-    """What the filter makes of a round's replies (lines 3 to 7), and the true gradient [D]."""
+    """What the aggregator makes of a round's replies (lines 3 to 7), and the true gradient [D]."""
     k_agents, k_attack = jax.random.split(key)
     truth = exact_gradient(lab.mdp, theta).ravel()
     gradients = agent_gradients(lab, theta, k_agents, sizes.batch, width)  # lines 3-6
     sigma = jnp.float32(sizes.sigma)
-    replies = replies_of(lab, gradients, truth, k_attack, sigma, sizes.batch)
-    return make_filter(lab.config)(replies, sigma, jnp.float32(sizes.batch), lab.config), truth  # line 7
+    vectors = sent_of(lab, gradients, truth, k_attack, sigma, sizes.batch)
+    return verdict_on(lab.config, vectors, sigma, jnp.float32(sizes.batch)), truth  # line 7
 
 
 def judged(lab: Lab, verdict: Verdict, truth: Array) -> Judged:
@@ -202,7 +219,7 @@ def compile_lab(lab: Lab, repetitions: int, batch: int, minibatch: int = 1) -> A
 
 
 def compile_aggregate(lab: Lab, batch: int) -> Callable[[Array, Array, Sizes], Judged]:
-    """(theta [S, A], keys [n], sizes) -> what the filter made of n rounds' replies at that policy, compiled.  [n]"""
+    """(theta [S, A], keys [n], sizes) -> what the aggregator made of n rounds at that policy, compiled.  [n]"""
     width = max(1, min(batch, LANES // (SIDE_BY_SIDE * lab.config.agents)))
 
     @jax.jit

@@ -1,4 +1,4 @@
-"""An attack that knows the honest replies, the true gradient and the filter: it tries lies, and sends the worst."""
+"""An attack that knows the honest replies, the true gradient and the aggregator: it tries lies, and sends the worst."""
 
 from collections.abc import Callable
 
@@ -6,13 +6,13 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from fedpg.agents import Replies
-from fedpg.aggregators import Verdict, concentration, make_filter
+from fedpg.aggregators import Verdict, concentration
+from fedpg.attacks import Scene
 from fedpg.config import Config
-from fedpg.theory.runs import Lie
+from fedpg.theory.runs import Lie, verdict_on
 
 Aim = Callable[[Verdict, Array, Array], Array]
-"""(what the filter made of the lies, the true gradient, who is honest [K]) -> how well that serves the attackers."""
+"""(the verdict on the lies, the true gradient, who is honest [K]) -> how well that serves the attackers."""
 
 
 def error(verdict: Verdict, truth: Array, honest: Array) -> Array:
@@ -39,7 +39,7 @@ REACH_2 = (0.5, 0.8, 1.0, 1.2, 1.5)
 
 
 def search(config: Config, aim: Aim, random_directions: int = 2) -> Lie:
-    """The colluders send the honest mean moved by a step: the worst of many, by what the filter itself makes of it.
+    """The colluders send the honest mean moved by a step: the worst of many, by what the aggregator itself makes of it.
 
     Directions: against the true gradient; along the honest mean's own error; to and away from the honest reply that
     is farthest out; random ones. Lengths: shares of the radii of R1 and of R2. All colluders send the lie, or half of
@@ -48,7 +48,8 @@ def search(config: Config, aim: Aim, random_directions: int = 2) -> Lie:
     liars = config.byzantine
     honest = jnp.arange(config.agents) < config.agents - liars
 
-    def lie(key: Array, gradients: Array, truth: Array, sigma: Array, batch: Array) -> Array:
+    def lie(key: Array, truth: Array, sigma: Array, batch: Array, scene: Scene) -> Array:
+        gradients = scene.gradients
         mean = jnp.sum(jnp.where(honest[:, None], gradients, 0.0), axis=0) / jnp.sum(honest)
         away = jnp.where(honest[:, None], gradients - mean, 0.0)
         farthest = away[jnp.argmax(jnp.sum(away**2, axis=1))]
@@ -67,9 +68,7 @@ def search(config: Config, aim: Aim, random_directions: int = 2) -> Lie:
             return jnp.where(jnp.where(whole[i], everyone, half)[:, None], points[i], gradients)
 
         def score(i: Array) -> Array:
-            replies = Replies(sent(i), jnp.full(config.agents, mean.shape[0]))
-            verdict = make_filter(config)(replies, sigma, jnp.float32(batch), config)
-            return aim(verdict, truth, honest)
+            return aim(verdict_on(config, sent(i), sigma, jnp.float32(batch)), truth, honest)
 
         return sent(jnp.argmax(jax.lax.map(score, jnp.arange(points.shape[0]), batch_size=32)))
 

@@ -12,7 +12,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from fedpg.config import ConfigError, unknown
+from fedpg.errors import ConfigError, unknown
 from fedpg.storage import StorageError, remove_unfinished, write_whole
 from fedpg.theory.lab import QUICK, Note, Result, Scale
 from fedpg.theory.rules import experiment_error, experiment_rules

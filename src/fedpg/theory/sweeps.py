@@ -99,7 +99,7 @@ def no_noise(mdp: Tabular, batch: int, constants: Effective, epsilon: float, sca
 
 
 def experiment_agents(scale: Scale, note: Note) -> Result:
-    """Trajectories per agent until epsilon against K, all honest, FedPG-BR with its filter at work."""
+    """Trajectories per agent until epsilon against K, all honest, FedPG-BR with its aggregator at work."""
     mdp = MDPS["chain"]()
     constants = constants_of("chain")
     epsilon = constants.variance / (SHARE * scale.one_agent)

@@ -7,15 +7,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedpg.agents import Problem
-from fedpg.algorithms import Log, State, first_state
-from fedpg.config import Config, ConfigError, from_json, to_json
+from fedpg.config import Config, from_json, to_json
+from fedpg.errors import ConfigError
 from fedpg.policies import Params, Policy
+from fedpg.problem import Problem, State
 from fedpg.storage import StorageError, load_tensors, save_tensors
 from fedpg.training.records import Records
+from fedpg.training.rounds import LOGGED, first_state
 
 FILE = "checkpoint.safetensors"
-COLUMNS = (*Log._fields, "seconds")
+COLUMNS = (*LOGGED, "seconds")
+KEPT = ("tests", "test_steps")
+"""Of the records, besides those of every round."""
 RECORDS = "records.jsonl"
 AFTERWARDS = (RECORDS, "policy.safetensors", "policy-uniform.safetensors", "curve.png")
 """What a run writes only when there is a checkpoint."""
@@ -23,7 +26,10 @@ AFTERWARDS = (RECORDS, "policy.safetensors", "policy-uniform.safetensors", "curv
 
 def save_checkpoint(folder: Path, config: Config, seed: int, state: State, records: Records) -> None:
     """Parameters, optimiser, key, counters and records, written whole."""
-    tensors = _named(state) | {f"log/{name}": value for name, value in records.columns.items()}
+    columns = {name: records.column(name) for name in COLUMNS} if len(records) else {}
+    tests = np.array(records.tests) if records.tests else np.zeros((0, config.test_episodes), np.float32)
+    columns |= {"tests": tests, "test_steps": np.array(records.test_steps, np.int64)}
+    tensors = _named(state) | {f"log/{name}": value for name, value in columns.items()}
     save_tensors(folder / FILE, "checkpoint", tensors, {"settings": to_json(config), "seed": seed})
 
 
@@ -34,17 +40,35 @@ def load_checkpoint(folder: Path, problem: Problem, seed: int) -> tuple[State, R
     like = first_state(problem, seed)
     names = _named(like)
     wanted = {name: (value.dtype, value.shape) for name, value in names.items()}
-    columns = {name: tensors.pop(f"log/{name}") for name in COLUMNS if f"log/{name}" in tensors}
+    columns = {name: tensors.pop(f"log/{name}") for name in (*COLUMNS, *KEPT) if f"log/{name}" in tensors}
     if wanted != {name: (value.dtype, value.shape) for name, value in tensors.items()}:
         raise StorageError(f"{path} is damaged: it does not hold the state of this run")
     rounds = int(tensors[".round"])
-    missing = set(COLUMNS) - set(columns) if rounds else set()
-    if missing or any(len(column) != rounds for column in columns.values()):
+    missing = {*KEPT, *(COLUMNS if rounds else ())} - set(columns)
+    if (
+        missing
+        or any(columns[name].shape[:1] != (rounds,) for name in COLUMNS if rounds)
+        or columns["tests"].shape not in [(n, problem.config.test_episodes) for n in (rounds, rounds + 1)]
+        or columns["test_steps"].shape != columns["tests"].shape[:1]
+    ):
         raise StorageError(f"{path} is damaged: it does not hold the records of its {rounds} rounds")
     leaves = [jnp.asarray(tensors[name]) for name in names]
     plain = jax.tree.unflatten(jax.tree.structure(like), leaves)
-    state = plain._replace(key=jax.random.wrap_key_data(plain.key, impl="threefry2x32"))
-    return state, Records(problem.config, columns)
+    state = plain._replace(
+        key=jax.random.wrap_key_data(plain.key, impl="threefry2x32"), round=rounds, counted=int(plain.counted)
+    )
+    records = Records(problem.config)
+    for i in range(rounds):
+        log = {name: _plain(columns[name][i]) for name in COLUMNS}
+        records.add_round(log, log["seconds"])
+    for returns, steps in zip(columns["tests"], columns["test_steps"].tolist(), strict=True):
+        records.add_test(returns, steps)
+    return state, records
+
+
+def _plain(value: np.ndarray) -> Any:
+    """A number for what is one."""
+    return value if value.ndim else value.item()
 
 
 def check_progress(folder: Path, config: Config, seed: int) -> None:

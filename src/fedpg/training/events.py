@@ -30,28 +30,25 @@ class Events:
             if kind is None:
                 raise StorageError(f"cannot write the event file in {self.writer.logdir}: {failed}") from failed
 
-    def write(self, records: Records, new: int) -> None:
-        """The last `new` rounds."""
-        honest, byzantine = records.accepted()
-        c = records.columns
-        for i in range(len(records) - new, len(records)):
-            values = {
-                "return/train": c["train_return"][i],
-                "filter/accepted_honest": honest[i],
-                "filter/accepted_byzantine": byzantine[i],
-                "filter/threshold": c["threshold"][i],
-                "filter/sigma": c["sigma"][i],
-                "inner/steps": c["inner_done"][i],
-                "inner/ratio": c["ratio"][i],
-                "gradient/norm": c["gradient_norm"][i],
-            }
-            self._event(values, i + 1)
-            # The evaluation in a round's log is of the policy before it.
-            self._event({"return/test": c["test_returns"][i].mean()}, i)
+    def write_round(self, records: Records) -> None:
+        """The last round."""
+        log = records.logs[-1]
+        honest = records.config.agents - records.config.byzantine
+        values = {
+            "return/train": log["train_return"],
+            "aggregator/accepted_honest": log["accepted"][:honest].sum(),
+            "aggregator/accepted_byzantine": log["accepted"][honest:].sum(),
+            "aggregator/threshold": log["threshold"],
+            "aggregator/sigma": log["sigma"],
+            "inner/steps": log["inner_done"],
+            "inner/ratio": log["ratio"],
+            "gradient/norm": log["gradient_norm"],
+        }
+        self._event(values, len(records))
 
-    def write_last(self, records: Records) -> None:
-        """The evaluation after the last round."""
-        self._event({"return/test": records.test_returns[-1]}, len(records))
+    def write_test(self, records: Records) -> None:
+        """The last evaluation."""
+        self._event({"return/test": records.tests[-1].mean()}, len(records.tests) - 1)
 
     def _event(self, values: dict[str, float], step: int) -> None:
         # One event with all values: tensorboardX's add_scalar, one event each, would take a tenth of the run.

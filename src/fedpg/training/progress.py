@@ -1,15 +1,17 @@
-"""Live progress with the time left on a terminal, plain lines elsewhere."""
+"""Live progress with the time left on a terminal, plain lines elsewhere, and JSON for programs."""
 
 import contextlib
-import sys
+import json
+import math
 import time
 from types import TracebackType
-from typing import NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Protocol, Self
 
 from rich.console import Console
 from rich.progress import Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from fedpg.config import Config
+from fedpg.screen import clock, seconds_left
 
 
 class Snapshot(NamedTuple):
@@ -101,19 +103,48 @@ class Lines(Silent):
         if left != 0.0 and now - self.said.get(seed, -1e9) < self.every:
             return
         self.said[seed] = now
-        ending = f" {left:.0f} s left" if left else ""
+        self.say(seed, snapshot, left)
+
+    def say(self, seed: int, snapshot: Snapshot, left: float | None) -> None:
+        """One line about a seed."""
+        ending = f" {clock(left)} left" if left else ""
         counts = f"{snapshot.trajectories}/{self.config.trajectories} trajectories"
         self.note(f"seed {seed} {counts} {describe(self.config, snapshot)}{ending}")
 
     def left(self, seed: int, snapshot: Snapshot, now: float) -> float | None:
         """Seconds, at the pace so far: 0 at the end; None while nothing can be said."""
         began, first = self.started.setdefault(seed, (now, snapshot))
-        missing = [(self.config.trajectories - snapshot.trajectories, snapshot.trajectories - first.trajectories)]
+        counts = [(snapshot.trajectories - first.trajectories, self.config.trajectories - snapshot.trajectories)]
         if self.rounds:
-            missing.append((self.rounds - snapshot.round, snapshot.round - first.round))
-        if any(more <= 0 for more, _ in missing):
-            return 0.0
-        return min((more * (now - began) / gained for more, gained in missing if gained), default=None)
+            counts.append((snapshot.round - first.round, self.rounds - snapshot.round))
+        left = [seconds_left(done, missing, now - began) for done, missing in counts]
+        return min((seconds for seconds in left if seconds is not None), default=None)
+
+
+class Json(Lines):
+    """The same for programs: one JSON object per line, a note or where a seed is."""
+
+    def __init__(self, config: Config, every: float = 1.0) -> None:
+        super().__init__(config, every)
+
+    def note(self, text: str) -> None:
+        self._write({"note": text})
+
+    def say(self, seed: int, snapshot: Snapshot, left: float | None) -> None:
+        self._write(
+            {
+                "seed": seed,
+                "round": snapshot.round,
+                "trajectories": snapshot.trajectories,
+                "total": self.config.trajectories,
+                "test_return": snapshot.test_return if math.isfinite(snapshot.test_return) else None,
+                "seconds_left": left,
+                "text": describe(self.config, snapshot),
+            }
+        )
+
+    def _write(self, values: dict[str, Any]) -> None:
+        super().note(json.dumps(values))
 
 
 def describe(config: Config, snapshot: Snapshot) -> str:
@@ -129,8 +160,11 @@ def _short(number: float) -> str:
     return f"{number / 1e6:.1f}M" if number >= 1e5 else f"{number / 1e3:.1f}k"
 
 
-def make_reporter(config: Config, quiet: bool = False) -> Reporter:
-    """What fits where the output goes."""
+def make_reporter(config: Config, quiet: bool = False, for_programs: bool = False) -> Reporter:
+    """What fits where the output goes: live on a terminal and in a notebook, else lines; or JSON for programs."""
     if quiet:
         return Silent()
-    return Live(config, Console()) if sys.stdout.isatty() else Lines(config)
+    if for_programs:
+        return Json(config)
+    console = Console()
+    return Live(config, console) if console.is_terminal or console.is_jupyter else Lines(config)

@@ -7,56 +7,60 @@ from typing import Any
 
 import numpy as np
 
-from fedpg.agents import STATUSES, outcome_of
 from fedpg.aggregators import RULES
-from fedpg.algorithms import Log
 from fedpg.config import Config
+from fedpg.problem import STATUSES, outcome_of
 from fedpg.storage import write_whole
+from fedpg.training.rounds import Log
 
 
 class Records:
-    """All rounds of a run so far. Row t is about the policy after t rounds; row 0 is the untrained one.
+    """All rounds of a run so far. Row t is about the policy after t rounds; row 0 is the untrained one."""
 
-    A round's log carries the evaluation of the policy it began with (both are rolled out in one batch), so row t
-    takes its evaluation from the log of round t + 1, or from `last_test` if there is none yet.
-    """
-
-    def __init__(self, config: Config, columns: dict[str, np.ndarray] | None = None) -> None:
+    def __init__(self, config: Config) -> None:
         self.config = config
-        self.columns = columns or {}
-        self.last_test: np.ndarray | None = None
+        self.logs: list[Log] = []
+        """Of rounds 1, 2, ..."""
+        self.tests: list[np.ndarray] = []
+        """The returns [E] of the policies of rows 0, 1, ...; the last one may not have been tested yet."""
+        self.test_steps: list[int] = []
+        """Environment steps of each test."""
+        self.steps = 0
+        """Environment steps simulated so far."""
 
     def __len__(self) -> int:
-        return len(self.columns["round"]) if self.columns else 0
+        return len(self.logs)
 
-    def extend(self, log: Log, rounds: int, seconds: float) -> None:
-        """Add the first `rounds` rows of a batch of logs, which took `seconds` together."""
-        new = {name: np.asarray(value)[:rounds] for name, value in log._asdict().items()}
-        new["seconds"] = np.full(rounds, seconds / max(rounds, 1), np.float32)
-        self.columns = {k: np.concatenate([self.columns[k], v]) for k, v in new.items()} if self.columns else new
-        self.last_test = None
+    def add_round(self, log: Log, seconds: float) -> None:
+        """A round is over."""
+        self.logs.append(log | {"seconds": seconds})
+        self.steps += log["agent_steps"] + log["server_steps"]
+
+    def add_test(self, returns: np.ndarray, steps: int) -> None:
+        """The policy of the next row has been tested."""
+        self.tests.append(returns)
+        self.test_steps.append(steps)
+        self.steps += steps
+
+    def column(self, name: str) -> np.ndarray:
+        """One value of every round, by its name in LOGGED."""
+        return np.array([log[name] for log in self.logs])
 
     @property
     def test_returns(self) -> np.ndarray:
         """Mean evaluation return of rows 0, 1, ...; NaN where it is not known yet.  [rounds + 1]"""
-        means = list(self.columns["test_returns"].mean(axis=1)) if self.columns else []
-        return np.array([*means, np.nan if self.last_test is None else self.last_test.mean()])
+        means = [test.mean() for test in self.tests]
+        return np.array(means + [np.nan] * (len(self) + 1 - len(means)))
 
     @property
     def trajectories(self) -> np.ndarray:
         """Trajectories of rows 0, 1, ..., as the paper counts them.  [rounds + 1]"""
-        return _running(self.columns["counted"]) if self.columns else np.zeros(1, np.int64)
+        return _running(self.column("counted"))
 
-    @property
-    def steps(self) -> int:
-        """Environment steps simulated so far."""
-        names = ("agent_steps", "server_steps", "test_steps")
-        return sum(int(self.columns[name].sum(dtype=np.int64)) for name in names) if self.columns else 0
-
-    def accepted(self) -> tuple[np.ndarray, np.ndarray]:
-        """How many honest and how many Byzantine agents were accepted in each round."""
+    def accepted(self, last: int = 0) -> tuple[np.ndarray, np.ndarray]:
+        """How many honest and how many Byzantine agents were accepted in each round, or in the last ones."""
         honest = self.config.agents - self.config.byzantine
-        mask = self.columns["accepted"]
+        mask = np.array([log["accepted"] for log in self.logs[-last:]], bool).reshape(-1, self.config.agents)
         return mask[:, :honest].sum(axis=1), mask[:, honest:].sum(axis=1)
 
     def return_at(self, trajectories: float) -> float:
@@ -66,51 +70,57 @@ class Records:
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """One plain dict per row, ready for JSON; None where a value does not exist."""
-        config, c = self.config, self.columns
-        tests = [*c["test_returns"], self.last_test] if c else [self.last_test]
-        yield {"round": 0, "trajectories": 0} | _test(tests[0])
-        if not c:
+        config = self.config
+        yield {"round": 0, "trajectories": 0} | self._test(0)
+        if not self.logs:
             return
         honest, byzantine = self.accepted()
-        agent, server = _running(c["batch"]), _running(c["server_trajectories"])
-        steps = _running(c["agent_steps"].astype(np.int64) + c["server_steps"] + c["test_steps"])
+        agent, server = _running(self.column("batch")), _running(self.column("server_trajectories"))
+        tests = np.cumsum(self.test_steps + [0] * (len(self) + 1 - len(self.test_steps)))
+        steps = _running(self.column("agent_steps") + self.column("server_steps")) + tests
         counted = self.trajectories
-        for i in range(len(self)):
-            status = [STATUSES[s] for s in c["status"][i]]
-            outcome = [outcome_of(s, bool(a)) for s, a in zip(status, c["accepted"][i], strict=True)]
+        for i, c in enumerate(self.logs):
+            status = [STATUSES[s] for s in c["status"]]
+            outcome = [outcome_of(s, bool(a)) for s, a in zip(status, c["accepted"], strict=True)]
             turned_away = outcome.count("turned away")
             liars = outcome[config.agents - config.byzantine :]
             caught = liars.count("turned away")
             judged = caught + liars.count("accepted")
             yield {
-                "round": int(c["round"][i]),
+                "round": int(c["round"]),
                 "trajectories": int(counted[i + 1]),
                 "trajectories_agent": int(agent[i + 1]),
                 "trajectories_server": int(server[i + 1]),
                 "trajectories_total": int(config.agents * agent[i + 1] + server[i + 1]),
-                **_test(tests[i + 1]),
-                "train_return": _number(c["train_return"][i]),
-                "batch": int(c["batch"][i]),
-                "inner_steps": int(c["inner_done"][i]),
-                "inner_steps_drawn": int(c["inner_drawn"][i]),
-                "ratio": _number(c["ratio"][i]),
-                "rule": RULES[int(c["rule"][i])],
-                "sigma": _number(c["sigma"][i]),
-                "threshold": _number(c["threshold"][i]),
+                **self._test(i + 1),
+                "train_return": _number(c["train_return"]),
+                "batch": int(c["batch"]),
+                "inner_steps": int(c["inner_done"]),
+                "inner_steps_drawn": int(c["inner_drawn"]),
+                "ratio": _number(c["ratio"]),
+                "rule": RULES[int(c["rule"])],
+                "sigma": _number(c["sigma"]),
+                "threshold": _number(c["threshold"]),
                 "accepted_honest": int(honest[i]),
                 "accepted_byzantine": int(byzantine[i]),
                 "precision": caught / turned_away if turned_away else None,
                 "recall": caught / judged if judged else None,
-                "gradient_norm": _number(c["gradient_norm"][i]),
+                "gradient_norm": _number(c["gradient_norm"]),
                 "steps": int(steps[i + 1]),
-                "seconds": _number(c["seconds"][i]),
-                "centre": int(c["centre"][i]),
-                "accepted": c["accepted"][i].tolist(),
+                "seconds": _number(c["seconds"]),
+                "centre": int(c["centre"]),
+                "accepted": c["accepted"].tolist(),
                 "status": status,
                 "outcome": outcome,
-                "distances": [_number(x) for x in c["distances"][i]],
-                "norms": [_number(x) for x in c["norms"][i]],
+                "distances": [_number(x) for x in c["distances"]],
+                "norms": [_number(x) for x in c["norms"]],
             }
+
+    def _test(self, row: int) -> dict[str, float | None]:
+        """The evaluation of a row; None where it is not known yet."""
+        if row >= len(self.tests):
+            return {"test_return": None, "test_return_std": None}
+        return {"test_return": float(self.tests[row].mean()), "test_return_std": float(self.tests[row].std())}
 
     def save(self, path: Path) -> None:
         """records.jsonl: `pandas.read_json(path, lines=True)` or `polars.read_ndjson(path)`."""
@@ -123,10 +133,3 @@ def _running(values: np.ndarray) -> np.ndarray:
 
 def _number(value: Any) -> float | None:
     return float(value) if np.isfinite(value) else None
-
-
-def _test(returns: np.ndarray | None) -> dict[str, float | None]:
-    """The evaluation of a row; None where it is not known yet."""
-    if returns is None:
-        return {"test_return": None, "test_return_std": None}
-    return {"test_return": float(returns.mean()), "test_return_std": float(returns.std())}

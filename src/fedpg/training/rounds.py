@@ -1,181 +1,108 @@
-"""Rounds, compiled: many in one call, compiled once, whatever their number and the seed."""
+"""One round after another: the algorithm's round, and what is kept of it whatever the algorithm."""
 
-import functools
 import threading
-from collections.abc import Callable
-from typing import NoReturn, Protocol
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from fedpg.agents import Answers, Broadcast, Problem, Replies, episode_keys, make_broadcast, stream
-from fedpg.algorithms import ALGORITHMS, Log, State, first_state
-from fedpg.algorithms.server import evaluation_lanes
-from fedpg.environments import Lanes, Pool, lanes, rollout
-from fedpg.environments.simulators import cores
-from fedpg.federation import local_federation
-from fedpg.policies import Params
-from fedpg.trajectories import Trajectories
+from fedpg.agents import first_memory
+from fedpg.problem import Federation, Problem, State, make_broadcast
+from fedpg.server import Server, evaluate
+from fedpg.tasks.task import stream
 
-CHUNK = 32
-"""Rounds per call, at the most."""
-
-FOREVER = 2**31 - 1
-
-AT_A_TIME = max(1, cores() - 1)
-"""Compiled calls under way that call out to a simulator. XLA has a thread per core. A call-out takes one, and waits
-there until its arguments have been copied, which takes another: if all were taken by call-outs, they would wait for
-ever."""
-_slots = threading.BoundedSemaphore(AT_A_TIME)
-
-Advance = Callable[[State, Array, Array], tuple[Array, State, Log]]
-
-
-def compile_rounds(problem: Problem) -> Advance:
-    """A compiled (state, n, limit) -> (rounds done, state, their logs [CHUNK, ...]).
-
-    It does n <= CHUNK rounds, fewer if the count of trajectories reaches the limit before. Compiled ahead, so that
-    no later call compiles.
-    """
-    federation = local_federation(problem)
-    one_round = functools.partial(ALGORITHMS[problem.config.algorithm], problem, federation)
-
-    def advance(state: State, rounds: Array, limit: Array) -> tuple[Array, State, Log]:
-        shapes = jax.eval_shape(one_round, state)[1]
-        logs = jax.tree.map(lambda x: jnp.zeros((CHUNK, *x.shape), x.dtype), shapes)
-
-        def body(carry: tuple[Array, State, Log]) -> tuple[Array, State, Log]:
-            i, state, logs = carry
-            state, log = one_round(state)
-            return i + 1, state, jax.tree.map(lambda all_, one: all_.at[i].set(one), logs, log)
-
-        def more(carry: tuple[Array, State, Log]) -> Array:
-            return (carry[0] < rounds) & (carry[1].counted < limit)
-
-        return jax.lax.while_loop(more, body, (jnp.int32(0), state, logs))
-
-    compiled: Advance = jax.jit(advance).lower(first_state(problem, 0), jnp.int32(1), jnp.int32(1)).compile()
-    pool = problem.environment if isinstance(problem.environment, Pool) else None
-    if pool is None:
-        return compiled
-
-    def checked(state: State, rounds: Array, limit: Array) -> tuple[Array, State, Log]:
-        with _slots:
-            result = jax.block_until_ready(compiled(state, rounds, limit))
-        pool.check()
-        return result
-
-    return checked
+Log = dict[str, Any]
+"""What is recorded of a round: a number or an array by name (`LOGGED`)."""
+LOGGED = (
+    "round",
+    "train_return",  # mean over the honest agents
+    "batch",  # B_t
+    "inner_drawn",  # N_t
+    "inner_done",  # steps that were taken
+    "ratio",  # mean importance weight of the last inner step that was looked at
+    "status",  # [K]: index into STATUSES
+    "accepted",  # [K]
+    "rule",  # index into RULES
+    "sigma",
+    "threshold",
+    "centre",
+    "distances",  # [K]
+    "norms",  # [K]
+    "gradient_norm",  # of the aggregate
+    "server_trajectories",  # all that the server sampled, or would have (the n = 0 step), for training
+    "counted",  # trajectories of this round, as the paper counts them
+    "agent_steps",  # environment steps simulated
+    "server_steps",
+)
 
 
-class Sites(Protocol):
-    """Agents outside this process."""
-
-    def ask(self, broadcast: Broadcast) -> Answers | None:
-        """What the K agents answer; None if it was asked to stop before enough of them did."""
-        ...
-
-    def tell(self, log: Log) -> None:
-        """What came of their answers."""
-        ...
-
-
-class _Asked(Exception):
-    """Carries what a round asks of its federation out of that round."""
-
-    def __init__(self, broadcast: Broadcast, own: Lanes) -> None:
-        self.broadcast, self.own = broadcast, own
+def first_state(problem: Problem, seed: int) -> State:
+    """The state before round 1: theta_0 depends on the seed alone, not on the algorithm or K."""
+    key = jax.random.key(seed, impl="threefry2x32")
+    theta = problem.policy.init(jax.random.fold_in(key, 0))
+    return State(
+        key=key,
+        round=0,
+        theta=theta,
+        optimizer=problem.optimizer.init(theta),
+        aggregator=problem.aggregator.init(problem.config.agents, problem.policy.size),
+        agents=first_memory(problem, problem.config.agents),
+        algorithm=problem.algorithm.init(problem, theta),
+        output=theta,
+        counted=0,
+    )
 
 
-def compile_apart(problem: Problem, sites: Sites) -> Advance:
-    """As `compile_rounds`, for agents elsewhere: one round per call, compiled in pieces around the wait for them.
-
-    The pieces come from the one function of the round: what it asks of its federation, and what it does with answers.
-    """
-    config, policy, environment = problem.config, problem.policy, problem.environment
-    one_round = ALGORITHMS[config.algorithm]
-
-    def begin(state: State) -> tuple[Broadcast, Lanes]:
-        def federation(broadcast: Broadcast, own: Lanes) -> NoReturn:
-            raise _Asked(broadcast, own)
-
-        try:
-            one_round(problem, federation, state)
-        except _Asked as asked:
-            return asked.broadcast, asked.own
-        raise AssertionError("the round did not ask its federation")
-
-    def sample(theta: Array, own: Lanes) -> Trajectories:
-        steps = max(problem.steps, problem.test_steps)
-        return rollout(environment, policy, policy.unravel(theta), own, steps)
-
-    def complete(state: State, answers: Answers, own: Trajectories) -> tuple[State, Log]:
-        return one_round(problem, lambda broadcast, lanes: (answers, own), state)
-
-    state = first_state(problem, 0)
-    broadcast, own = jax.eval_shape(begin, state)
-    trajectories = jax.eval_shape(sample, broadcast.theta, own)
-    each = jnp.zeros(config.agents, jnp.int32)
-    answers = Answers(Replies(jnp.zeros((config.agents, policy.size)), each, each), each.astype(jnp.float32), each)
-    log = jax.eval_shape(complete, state, answers, trajectories)[1]
-    compiled_begin = jax.jit(begin).lower(state).compile()
-    compiled_sample = jax.jit(sample).lower(broadcast.theta, own).compile()
-    compiled_complete = jax.jit(complete).lower(state, answers, trajectories).compile()
-
-    def advance(state: State, rounds: Array, limit: Array) -> tuple[Array, State, Log]:
-        broadcast, own = compiled_begin(state)
-        trajectories = compiled_sample(broadcast.theta, own)  # goes on while the sites work
-        answers = sites.ask(broadcast)
-        if answers is None:
-            return jnp.int32(0), state, jax.tree.map(lambda x: np.zeros((0, *x.shape), x.dtype), log)
-        after, happened = jax.block_until_ready(compiled_complete(state, answers, trajectories))
-        if isinstance(environment, Pool):
-            environment.check()
-        sites.tell(happened)
-        return jnp.int32(1), after, jax.tree.map(lambda x: x[None], happened)
-
-    return advance
+def advance(problem: Problem, state: State, federation: Federation, server: Server) -> tuple[State, Log]:
+    """One round, and what happened in it."""
+    after, outcome = problem.algorithm.round(problem, state, federation, server)
+    federation.tell(state.round + 1, outcome)
+    trajectories, steps = server.take_counts()
+    verdict, replies = outcome.verdict, outcome.replies
+    vectors = next(iter(replies.vectors.values()))
+    t, honest = state.round + 1, ~problem.byzantine
+    norms, length, keep = _measure(vectors, verdict.gradient, state.key, t)
+    counted = paper_count(problem.config.agents, replies.batch, outcome.own)
+    log: Log = {
+        "round": t,
+        "train_return": float(np.mean(replies.returns[honest])),
+        "batch": replies.batch,
+        "inner_drawn": outcome.inner_drawn,
+        "inner_done": outcome.inner_done,
+        "ratio": float(outcome.ratio),
+        "status": replies.status,
+        "accepted": np.asarray(verdict.accepted),
+        "rule": int(verdict.rule),
+        "sigma": float(verdict.sigma),
+        "threshold": float(verdict.threshold),
+        "centre": int(verdict.centre),
+        "distances": np.asarray(verdict.distances),
+        "norms": np.asarray(norms),
+        "gradient_norm": float(length),
+        "server_trajectories": trajectories,
+        "counted": counted,
+        "agent_steps": int(np.sum(replies.steps, dtype=np.int64)),
+        "server_steps": steps,
+    }
+    # theta-tilde_a: keeping the newest with probability 1 / t leaves each round's policy equally likely.
+    output = after.theta if bool(keep) else state.output
+    return after._replace(round=t, output=output, counted=state.counted + counted), log
 
 
-def last_test(problem: Problem, advance: Advance | None, state: State) -> np.ndarray:
-    """The evaluation of a state's policy, as the next round would begin with it.
-
-    Where rounds are fast, that round is done and forgotten, for nothing has to be compiled then; where they are slow,
-    or cannot be done (`advance` is None), only its evaluation is. Both give what a longer run would have had, to the
-    bit.
-    """
-    environment, policy = problem.environment, problem.policy
-    if advance is None or isinstance(environment, Pool):
-
-        @jax.jit
-        def test(state: State) -> Array:
-            next_round = make_broadcast(state.theta, state.key, state.round + 1, jnp.int32(0))
-            lanes = evaluation_lanes(problem, next_round)
-            return rollout(environment, policy, policy.unravel(state.theta), lanes, problem.test_steps).returns
-
-        returns = np.asarray(test(state))
-        if isinstance(environment, Pool):
-            environment.check()
-        return returns
-    _, _, logs = advance(state, jnp.int32(1), jnp.int32(FOREVER))
-    return np.asarray(logs.test_returns[0])
+@jax.jit
+def _measure(vectors: Array, gradient: Array, run_key: Array, round_: Array) -> tuple[Array, Array, Array]:
+    draw = jax.random.uniform(stream(jax.random.fold_in(run_key, round_), "output"))
+    return jnp.linalg.norm(vectors, axis=1), jnp.linalg.norm(gradient), draw * round_ < 1.0
 
 
-def make_evaluator(problem: Problem, episodes: int) -> Callable[[Params, Array], Trajectories]:
-    """A compiled (params, key) -> greedy trajectories."""
+def paper_count(agents: int, batch: int, own: int) -> int:
+    """Trajectories of a round as the paper's figures count them: of the agent, or averaged over K agents and server."""
+    return batch + own if agents == 1 else round((batch * agents + own) / (agents + 1))
 
-    @jax.jit
-    def evaluate(params: Params, key: Array) -> Trajectories:
-        keys = episode_keys(stream(key, "evaluation"), episodes)
-        greedy = lanes(keys, problem.test_steps, greedy=True)
-        return rollout(problem.environment, problem.policy, params, greedy, problem.test_steps)
 
-    def checked(params: Params, key: Array) -> Trajectories:
-        trajectories = jax.block_until_ready(evaluate(params, key))
-        if isinstance(problem.environment, Pool):
-            problem.environment.check()
-        return trajectories
-
-    return checked
+def evaluated(problem: Problem, state: State, cancel: threading.Event | None = None) -> tuple[np.ndarray, int]:
+    """(the returns of a state's policy in greedy episodes [E], their environment steps)."""
+    keys = make_broadcast(state.key, state.round + 1, 0).keys  # as the next round would have them
+    return evaluate(problem, state.theta, keys, problem.config.test_episodes, cancel)

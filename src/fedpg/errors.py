@@ -1,0 +1,25 @@
+"""What goes wrong, and how to say it."""
+
+import difflib
+from collections.abc import Iterable
+
+
+class ConfigError(ValueError):
+    """A setting that cannot work; the message says which, and what to do."""
+
+
+class SimulationError(RuntimeError):
+    """A task that cannot go on; the message says which, and why."""
+
+
+class Stopped(Exception):
+    """Somebody asked the run to stop: nothing is wrong, and the round under way is done again when it goes on."""
+
+
+def unknown(kind: str, name: str, known: Iterable[str]) -> ConfigError:
+    """The error for a name that nobody registered, with the nearest ones that somebody did."""
+    known = sorted(known)
+    lower = {k.lower(): k for k in known}
+    near = [lower[k] for k in difflib.get_close_matches(str(name).lower(), lower, n=3, cutoff=0.5)]
+    hint = f"did you mean {' or '.join(near)}? " if near else ""
+    return ConfigError(f"unknown {kind} {name!r}: {hint}The {kind}s are {', '.join(known)}.")

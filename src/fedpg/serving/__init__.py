@@ -1,0 +1,1 @@
+"""The server and the sites of a federation, as processes."""

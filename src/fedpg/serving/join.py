@@ -1,0 +1,68 @@
+"""A site of a federation: its own environment, its key, and the warm node that answers for them."""
+
+import dataclasses
+import ssl
+import sys
+import threading
+import time
+
+from fedpg.assembly import make_problem
+from fedpg.errors import ConfigError
+from fedpg.federation.messages import largest
+from fedpg.federation.site import Site as Agent
+from fedpg.flower.warm import Address, run_site
+from fedpg.presets import renamed
+from fedpg.programs import keep_compiled
+from fedpg.sites.certificates import read_site_key
+from fedpg.sites.folder import Site, refuse_open, split_address
+from fedpg.storage import StorageError
+
+
+def join(
+    site: Site,
+    task: str | None = None,
+    insecure: bool = False,
+    force: bool = False,
+    quiet: bool = False,
+    stop: threading.Event | None = None,
+    share_errors: bool = False,
+) -> None:
+    """Answer the rounds of a federation until `stop`; the text of an error leaves the site with `share_errors` only."""
+    refuse_open(split_address(site.address)[0], insecure, force)
+    key = read_site_key(site.folder / "site.key")
+    try:
+        certificates = None if insecure else (site.folder / "ca.crt").read_bytes()
+    except OSError as error:
+        raise StorageError(f"cannot read {site.folder / 'ca.crt'}: {error.strerror or error}") from error
+    if certificates is not None:
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=certificates.decode("ascii"))
+        except (ssl.SSLError, ValueError) as error:
+            raise StorageError(f"{site.folder / 'ca.crt'} is no certificate: {error}. Get the folder again") from error
+
+    def warn(text: str) -> None:
+        print(f"{time.strftime('%H:%M:%S')} {site.name}: {text}", file=sys.stderr, flush=True)
+
+    def say(text: str) -> None:
+        if not quiet:
+            print(f"{time.strftime('%H:%M:%S')} {site.name}: {text}", flush=True)
+
+    keep_compiled(site.folder / "compiled")
+    config = site.config
+    say("compiling, a few seconds")
+    # The shape of the policy is the federation's; the environment is this site's own.
+    mine = dataclasses.replace(config, task=renamed(task or config.task)[0])
+    problem = make_problem(mine)
+    say(f"the task is {mine.task}, simulated by {problem.task.simulator or 'JAX'}")
+    if problem.policy.size != site.parameters:
+        raise ConfigError(
+            f"the task {mine.task} has {problem.task.observations} observations and the actions "
+            f"{problem.task.actions}, which make a policy of {problem.policy.size} parameters; this "
+            f"federation's has {site.parameters}: every site's task must have the sizes of the server's, {config.task}"
+        )
+    responder = Agent(problem, site.agent)
+    address = Address(site.address, certificates, key)
+    stop = stop or threading.Event()
+    size = largest(site.parameters, len(problem.algorithm.broadcast))
+    run_site(address, responder, say, stop, size, warn, share_errors)
+    say("left")

@@ -1,0 +1,170 @@
+"""What each site did, for people: a table while it happens, one line of JSON per round in the run folder."""
+
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedpg.problem import OUTCOMES, STATUSES, outcome_of
+from fedpg.storage import StorageError
+
+if TYPE_CHECKING:
+    from fedpg.sites.gathering import Gathering
+
+FILE = "federation.jsonl"
+PAUSE = 10.0
+"""Seconds between two notes of strangers."""
+
+
+@dataclass
+class Row:
+    """Where a site is."""
+
+    name: str
+    connected: bool = False
+    seen: float | None = None  # time.monotonic() of its last sign of life
+    replied: int = 0  # the last round it replied to
+    counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(OUTCOMES, 0))  # rounds, and attempts at one
+    state: str = "not connected yet"
+
+
+class Ledger:
+    """Is told everything that happens between the server and its sites; safe to call from several threads."""
+
+    def __init__(self, names: Sequence[str], path: Path | None = None, say: Callable[[str], None] | None = None):
+        self.rows = [Row(name) for name in names]
+        self.path, self.say = path, say or (lambda text: None)
+        self.round = 0
+        self._lock = threading.RLock()
+        self._attempt = 0
+        self._strangers, self._silent_until = 0, 0.0
+        self._asked: set[int] = set()
+
+    def begin(self, round_: "Gathering", attempt: int, asked: list[int]) -> None:
+        """A broadcast goes out to these agents."""
+        with self._lock:
+            self.round, self._attempt, self._asked = round_.number, attempt, set(asked)
+            for agent in asked:
+                self.rows[agent].state = "asked"
+
+    def heard(self, round_: "Gathering", agent: int) -> None:
+        """A reply came in, usable or not."""
+        with self._lock:
+            self.rows[agent].replied = round_.number
+            self.rows[agent].seen = time.monotonic()
+            self.rows[agent].state = "replied"
+
+    def decided(self, round_: "Gathering", accepted: np.ndarray, status: np.ndarray) -> None:
+        """The aggregator has decided on a round."""
+        with self._lock:
+            self._enter(round_, [STATUSES[int(s)] for s in status], [bool(a) for a in accepted])
+
+    def failed(self, round_: "Gathering", quorum: int) -> None:
+        """A round had no quorum."""
+        with self._lock:
+            self._enter(round_, round_.statuses, None)
+        self.say(
+            f"round {round_.number}: {round_.usable} usable replies, {quorum} are needed: nothing changed, asking again"
+        )
+
+    def waiting(self, round_: int, connected: int, quorum: int, deadline: float) -> None:
+        """There are too few sites to begin a round; or enough for the first one, and the others may yet come."""
+        event = f"waiting for {'a quorum' if connected < quorum else 'the other sites'}"
+        with self._lock:
+            self.round = round_
+            self._append({"round": round_, "event": event, "connected": connected, "quorum": quorum})
+        there = f"{connected} of {len(self.rows)} sites connected"
+        if connected < quorum:
+            self.say(f"round {round_}: {there}, waiting until there are {quorum}")
+        else:
+            self.say(f"round {round_}: {there}, quorum reached: waiting up to {deadline:.0f} s for the others")
+
+    def connected(self, agent: int) -> None:
+        """A site has come, or come back."""
+        with self._lock:
+            row = self.rows[agent]
+            row.connected, row.seen, row.state = True, time.monotonic(), "connected"
+            self._append({"round": self.round, "event": "connected", "site": row.name})
+        self.say(f"{row.name} connected")
+
+    def lost(self, agent: int) -> None:
+        """A site has gone, with or without a word."""
+        with self._lock:
+            row = self.rows[agent]
+            if not row.connected:
+                return
+            row.connected, row.state = False, "gone"
+            self._append({"round": self.round, "event": "gone", "site": row.name})
+        self.say(f"{row.name} is gone")
+
+    def seen(self, agent: int) -> None:
+        """A sign of life."""
+        self.rows[agent].seen = time.monotonic()
+
+    def stranger(self) -> None:
+        """Somebody came whose key is not registered; anybody can, so not every attempt takes a line."""
+        with self._lock:
+            self._strangers += 1
+            if time.monotonic() < self._silent_until:
+                return
+            self._silent_until = time.monotonic() + PAUSE
+            count, self._strangers = self._strangers, 0
+        self.note(None, "refused", f"a site whose key is not registered here (attempts since the last note: {count})")
+
+    def note(self, agent: int | None, event: str, reason: str) -> None:
+        """Something that should not happen; without an agent, of a stranger."""
+        name = None if agent is None else self.rows[agent].name
+        with self._lock:
+            self._append({"round": self.round, "event": event, "site": name, "reason": reason})
+        self.say(f"{name or 'a stranger'}: {event}: {reason}")
+
+    def _enter(self, round_: "Gathering", statuses: list[str], accepted: list[bool] | None) -> None:
+        """What became of every site, in the table and in the file; `accepted` is None if no aggregator ran."""
+        sites: dict[str, Any] = {}
+        for agent, (row, status) in enumerate(zip(self.rows, statuses, strict=True)):
+            verdict = None if accepted is None else accepted[agent]
+            outcome, reason = outcome_of(status, verdict), self._why(round_, agent, status, verdict)
+            row.counts[outcome] += 1
+            row.state = outcome if status == "answered" else f"{outcome}: {reason.removeprefix('failed at the site: ')}"
+            sites[row.name] = {
+                "outcome": outcome,
+                "status": status,
+                "accepted": bool(verdict),
+                "reason": reason,
+                "seconds": round_.seconds.get(agent),
+            }
+        took = round(time.monotonic() - round_.began, 3)
+        quorum = accepted is not None
+        line = {"round": round_.number, "attempt": self._attempt, "quorum": quorum, "seconds": took, "sites": sites}
+        self._append(line)
+
+    def _why(self, round_: "Gathering", agent: int, status: str, accepted: bool | None) -> str:
+        """Why a site was not accepted; nothing if it was."""
+        if status == "answered":
+            if accepted is None:
+                return "too few replies: no aggregator ran"
+            return "" if accepted else "the aggregator did not accept it"
+        if status == "no answer":
+            return "no answer" if agent in self._asked else "not there"
+        return f"{status}: {round_.reasons.get(agent, '')}".rstrip(": ")
+
+    def _append(self, line: dict[str, Any]) -> None:
+        if self.path is None:
+            return
+        try:
+            # One write per line. Whoever was killed in the middle of one leaves half a line, which a new one ends.
+            with open(self.path, "ab+") as file:
+                size = file.seek(0, os.SEEK_END)
+                broken = size > 0 and (file.seek(size - 1), file.read(1))[1] != b"\n"
+                file.write((b"\n" if broken else b"") + json.dumps(line).encode() + b"\n")
+        except OSError as error:
+            raise StorageError(
+                f"cannot write {self.path}: {error.strerror or error}. Make room and start again: the run goes on from "
+                "its checkpoint"
+            ) from error

@@ -1,0 +1,17 @@
+"""The room of the tasks: who simulates what. Outside it a Task is a Task."""
+
+from fedpg.tasks.compiled import Environment
+from fedpg.tasks.registry import TASKS, Factory, make_task
+from fedpg.tasks.task import AgentEpisodes, Broadcastable, Episodes, ServerEpisodes, Task
+
+__all__ = [
+    "TASKS",
+    "AgentEpisodes",
+    "Broadcastable",
+    "Environment",
+    "Episodes",
+    "Factory",
+    "ServerEpisodes",
+    "Task",
+    "make_task",
+]

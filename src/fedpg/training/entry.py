@@ -1,0 +1,108 @@
+"""`fedpg.train`: a run from Python, by names or by objects."""
+
+import threading
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, TypedDict, Unpack
+
+import optax
+from jax import Array
+
+from fedpg.aggregators import Aggregator
+from fedpg.assembly import MakePolicy, make_problem
+from fedpg.attacks import Attack, Scene, as_attack
+from fedpg.config import Config, PresetName, refuse_idle_attack
+from fedpg.policies import Policy
+from fedpg.presets import make_config, renamed
+from fedpg.problem import Algorithm
+from fedpg.tasks import Environment, Factory, Task, make_task
+from fedpg.training.progress import Live, Silent, make_reporter
+from fedpg.training.run import Run, train_seeds
+
+
+class Settings(TypedDict, total=False):
+    """The numbers of a run; each is described in `fedpg.Config`. What is not given comes from the preset."""
+
+    agents: int
+    byzantine: int
+    attack_form: Literal["paper", "released"]
+    attack_options: Sequence[str]
+    attack_start: int
+    aggregator_options: Sequence[str]
+    alpha: float
+    sigma: float | Literal["auto"]
+    delta: float
+    none_accepted: Literal["skip", "server"]
+    batch: tuple[int, int]
+    minibatch: int
+    inner_law: Literal["fixed", "geometric-from-0", "geometric-from-1"]
+    inner_steps: int
+    ratio_bound: float
+    estimator: Literal["gpomdp", "reinforce", "standardised"]
+    baseline: Literal["leave-one-out", "none"]
+    importance: Literal["trajectory", "decision", "step"]
+    learning_rate: float
+    discount: float
+    horizon: int
+    test_horizon: int
+    test_episodes: int
+    hidden: tuple[int, ...]
+    activation: Literal["relu", "tanh"]
+    gaussian: Literal["paper", "released"]
+    trajectories: int
+
+
+def train(
+    task: str | Factory | Environment | Task | Sequence[Factory] = "CartPole-v1",
+    *,
+    preset: PresetName | None = None,
+    algorithm: str | Algorithm = "fedpg-br",
+    attack: str | Attack | Callable[[Scene], Array] = "random-noise",
+    aggregator: str | Aggregator | None = None,
+    policy: str | Policy | MakePolicy = "mlp",
+    optimizer: str | optax.GradientTransformation = "adam",
+    parameters: Mapping[str, Sequence[Any]] | None = None,
+    seed: int = 0,
+    out: str | Path | None = None,
+    resume: bool = False,
+    progress: bool | None = None,
+    stop: threading.Event | None = None,
+    **settings: Unpack[Settings],
+) -> Run:
+    """Train one policy by a federation in this process, and return the run.
+
+    Every piece is a name, `package.module:object`, or the object itself. `task` is a Gymnasium id, a function that
+    makes a Gymnasium environment, one such function for every agent, or an `Environment` in JAX; `parameters` are
+    those of the task that differ between agents, one value per agent each. `attack` may also be a function of a
+    `Scene` that returns what all agents send [K, D]. Without a folder `out` nothing is written. Progress is shown in a
+    terminal and in a notebook; `progress` says so either way.
+    """
+    given = None if isinstance(task, str) else make_task(task)
+    name, note = renamed(given.id if given is not None else str(task))
+    if note:
+        warnings.warn(note, stacklevel=2)
+    pieces: dict[str, Any] = {"attack": attack, "policy": policy, "optimizer": optimizer}
+    if aggregator is not None:
+        pieces["aggregator"] = aggregator
+    config: Config = make_config(
+        name,
+        preset,
+        _name(algorithm),
+        **{kind: _name(piece) for kind, piece in pieces.items()},
+        **{key: tuple(value) if key.endswith("_options") else value for key, value in settings.items()},  # type: ignore[arg-type]
+    )
+    refuse_idle_attack(config)
+    own = {kind: piece for kind, piece in (pieces | {"algorithm": algorithm}).items() if not isinstance(piece, str)}
+    if "attack" in own:
+        own["attack"] = as_attack(own["attack"])
+    problem = make_problem(config, given, parameters=parameters, **own)
+    reporter = make_reporter(config)
+    if progress is False or (progress is None and not isinstance(reporter, Live)):
+        reporter = Silent()
+    return train_seeds(problem, [seed], out, resume, reporter, stop)[0]
+
+
+def _name(piece: Any) -> str:
+    """What the settings call a piece: its name, or that it is the caller's own."""
+    return piece if isinstance(piece, str) else f"custom:{getattr(piece, '__name__', type(piece).__name__)}"

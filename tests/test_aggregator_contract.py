@@ -1,0 +1,287 @@
+"""What every aggregator promises, by being registered; those that promise less say why."""
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedpg import AGGREGATORS, Aggregator
+from fedpg.aggregators import RULES, Own, Sent, Verdict, make_aggregator
+
+AGENTS, LIARS, SIZE, BATCH = 10, 3, 6, 16
+ALPHA = 0.35  # more than the share of liars
+SPREAD = 0.1
+"""The deviation of an honest vector in each coordinate."""
+SIGMA = SPREAD * (BATCH * SIZE) ** 0.5
+"""Of one trajectory's gradient."""
+SEEDS = (0, 1, 2)
+
+EXCEPTIONS = {
+    ("mean", "bounded"): "no defence: one vector moves the mean anywhere",
+}
+"""(aggregator, promise) -> why it does not make that promise; that it does not is checked as well."""
+
+
+class Member(NamedTuple):
+    """A registered aggregator with settings, of which sigma may be in other units."""
+
+    name: str
+    auto: bool
+
+    def made(self, scale: float = 1.0) -> Aggregator:
+        return make_aggregator(self.name, alpha=ALPHA, sigma="auto" if self.auto else scale * SIGMA, delta=0.6)
+
+
+def _members() -> dict[str, Member]:
+    found = {}
+    for name, make in AGGREGATORS.items():
+        found[name] = Member(name, auto=False)
+        if "sigma" in inspect.signature(make).parameters:
+            found[f"{name} with sigma = auto"] = Member(name, auto=True)
+    return found
+
+
+MEMBERS = _members()
+
+
+def everyone(promise: str) -> Callable[..., Any]:
+    """A test of every member; one that does not make this promise must fail it."""
+
+    def marks(member: Member) -> Any:
+        reason = EXCEPTIONS.get((member.name, promise))
+        return [pytest.mark.xfail(strict=True, reason=reason, raises=AssertionError)] if reason else []
+
+    return pytest.mark.parametrize(
+        "member", [pytest.param(member, id=name, marks=marks(member)) for name, member in MEMBERS.items()]
+    )
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def update(aggregator: Aggregator, memory: Any, sent: Sent, own: Own) -> tuple[Verdict, Any]:
+    return aggregator.update(memory, sent, own)
+
+
+def judge(aggregator: Aggregator, sent: Sent, own: Own) -> Verdict:
+    """The verdict in the first round, which must be a consistent one."""
+    return consistent(update(aggregator, aggregator.init(*sent.vectors.shape), sent, own)[0], sent)
+
+
+def consistent(verdict: Verdict, sent: Sent) -> Verdict:
+    """The same, as NumPy, if nothing in it contradicts itself."""
+    valid = np.asarray(sent.valid)
+    v = Verdict(*map(np.asarray, verdict))
+    agents, size = sent.vectors.shape
+    assert (v.gradient.shape, v.accepted.shape, v.distances.shape) == ((size,), (agents,), (agents,))
+    assert v.accepted.dtype == bool
+    assert np.isfinite(v.gradient).all()
+    assert not (v.accepted & ~valid).any()
+    assert (v.distances >= 0).all(), "and none is NaN"
+    assert (v.distances[~valid] == np.inf).all()
+    assert v.threshold >= 0
+    assert v.sigma >= 0
+    assert 0 <= v.rule < len(RULES)
+    assert -1 <= v.centre < agents
+    assert v.centre < 0 or valid[v.centre]
+    if not v.accepted.any():
+        assert RULES[v.rule] == "nobody"
+        assert not v.gradient.any()
+    else:
+        assert RULES[v.rule] != "nobody"
+    return v
+
+
+def honest(seed: int, agents: int = AGENTS) -> tuple[Sent, np.ndarray]:
+    """(what honest agents send, the gradient that they estimate)."""
+    rng = np.random.default_rng(seed)
+    truth = rng.normal(size=SIZE)
+    vectors = truth + SPREAD * rng.normal(size=(agents, SIZE))
+    return Sent(jnp.asarray(vectors, jnp.float32), jnp.ones(agents, bool), BATCH), truth
+
+
+def own_of(aggregator: Aggregator, seed: int, truth: np.ndarray, scale: float = 1.0) -> Own:
+    """What this aggregator needs of the server, in other units."""
+    rng = np.random.default_rng(seed + 1000)
+    everything = {
+        "gradient": truth + SPREAD * rng.normal(size=SIZE),
+        "influences": SPREAD * BATCH**0.5 * rng.normal(size=(8, SIZE)),
+        "scores": rng.normal(size=(64, SIZE)) / scale,
+    }
+    return Own(**{name: jnp.asarray(scale * everything[name], jnp.float32) for name in aggregator.needs})
+
+
+def lying(sent: Sent, lie: Any, valid: bool = True) -> Sent:
+    """The last ones send something else."""
+    liars = jnp.arange(AGENTS) >= AGENTS - LIARS
+    return sent._replace(vectors=jnp.where(liars[:, None], lie, sent.vectors), valid=sent.valid & (valid | ~liars))
+
+
+def assert_near_the_honest(verdict: Verdict, sent: Sent, count: int) -> None:
+    """No further from their mean than twice the furthest of them."""
+    theirs = np.asarray(sent.vectors[:count])
+    reach = np.linalg.norm(theirs - theirs.mean(axis=0), axis=1).max()
+    assert verdict.accepted[:count].any()
+    assert np.linalg.norm(verdict.gradient - theirs.mean(axis=0)) <= 2 * reach
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@everyone("honest")
+def test_of_honest_agents_the_aggregate_lies_among_them(member: Member, seed: int):
+    sent, truth = honest(seed)
+    aggregator = member.made()
+    assert_near_the_honest(judge(aggregator, sent, own_of(aggregator, seed, truth)), sent, AGENTS)
+
+
+@pytest.mark.parametrize("lie", [1e3, -1e30, 1e30, np.finfo(np.float32).max])
+@everyone("bounded")
+def test_a_minority_that_lies_far_away_moves_nothing(member: Member, lie: float):
+    sent, truth = honest(0)
+    aggregator = member.made()
+    verdict = judge(aggregator, lying(sent, np.float32(lie)), own_of(aggregator, 0, truth))
+    assert_near_the_honest(verdict, sent, AGENTS - LIARS)
+
+
+@everyone("bounded")
+def test_a_minority_that_lies_opposite_to_the_others_does_not_turn_the_aggregate(member: Member):
+    sent, truth = honest(0)
+    aggregator = member.made()
+    verdict = judge(aggregator, lying(sent, -20 * sent.vectors), own_of(aggregator, 0, truth))
+    assert verdict.gradient @ truth > 0.5 * truth @ truth
+
+
+@everyone("invalid")
+def test_what_is_not_valid_may_hold_anything(member: Member):
+    sent, truth = honest(0)
+    aggregator = member.made()
+    own = own_of(aggregator, 0, truth)
+    garbage = (0.0, np.nan, np.inf, -np.inf, 1e30)
+    verdicts = [judge(aggregator, lying(sent, np.float32(lie), valid=False), own) for lie in garbage]
+    assert_near_the_honest(verdicts[0], sent, AGENTS - LIARS)
+    for other in verdicts[1:]:
+        for mine, theirs in zip(other, verdicts[0], strict=True):
+            np.testing.assert_array_equal(mine, theirs)
+
+
+@pytest.mark.parametrize("garbage", [0.0, np.nan, np.inf])
+@everyone("nobody")
+def test_if_nobody_is_valid_nobody_is_accepted(member: Member, garbage: float):
+    sent, truth = honest(0)
+    nothing = sent._replace(vectors=jnp.full_like(sent.vectors, garbage), valid=jnp.zeros(AGENTS, bool))
+    aggregator = member.made()
+    verdict = judge(aggregator, nothing, own_of(aggregator, 0, truth))
+    assert RULES[verdict.rule] == "nobody"
+    assert (verdict.distances == np.inf).all()
+
+
+@everyone("alone")
+def test_a_single_agent_is_believed(member: Member):
+    sent, _ = honest(0, agents=1)
+    verdict = judge(member.made(), sent, Own())  # the server contributes nothing, for there is nobody to compare with
+    assert verdict.accepted.all()
+    np.testing.assert_allclose(verdict.gradient, sent.vectors[0], rtol=1e-6)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@everyone("order")
+def test_the_order_of_the_agents_does_not_matter(member: Member, seed: int):
+    sent, truth = honest(seed)
+    sent = lying(sent, 5 * sent.vectors)
+    aggregator = member.made()
+    own, order = own_of(aggregator, seed, truth), np.random.default_rng(seed).permutation(AGENTS)
+    before = judge(aggregator, sent, own)
+    after = judge(aggregator, sent._replace(vectors=sent.vectors[order], valid=sent.valid[order]), own)
+    assert after.accepted.tolist() == before.accepted[order].tolist()
+    assert after.rule == before.rule
+    assert before.centre < 0 or order[after.centre] == before.centre
+    np.testing.assert_allclose(after.distances, before.distances[order], rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(after.gradient, before.gradient, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@everyone("translation")
+def test_the_aggregate_moves_with_the_vectors(member: Member, seed: int):
+    sent, truth = honest(seed)
+    sent = lying(sent, 5 * sent.vectors)
+    aggregator, shift = member.made(), np.random.default_rng(seed).normal(size=SIZE).astype(np.float32)
+    before = judge(aggregator, sent, own_of(aggregator, seed, truth))
+    moved = own_of(aggregator, seed, truth + shift)
+    after = judge(aggregator, sent._replace(vectors=sent.vectors + shift), moved)
+    assert after.accepted.tolist() == before.accepted.tolist()
+    np.testing.assert_allclose(after.gradient, before.gradient + shift, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1e3])
+@everyone("scaling")
+def test_the_aggregate_grows_with_the_vectors(member: Member, scale: float):
+    sent, truth = honest(0)
+    sent = lying(sent, 5 * sent.vectors)
+    ours, theirs = member.made(), member.made(scale)
+    before = judge(ours, sent, own_of(ours, 0, truth))
+    after = judge(theirs, sent._replace(vectors=scale * sent.vectors), own_of(theirs, 0, truth, scale))
+    assert after.accepted.tolist() == before.accepted.tolist()
+    np.testing.assert_allclose(after.gradient, scale * before.gradient, rtol=1e-4, atol=1e-4 * scale)
+    np.testing.assert_allclose(after.distances, scale * before.distances, rtol=1e-3, atol=1e-3 * scale)
+
+
+def stacked(trees: list[Any]) -> Any:
+    return jax.tree.map(lambda *x: jnp.stack([jnp.asarray(each) for each in x]), *trees)
+
+
+def assert_same(a: Any, b: Any) -> None:
+    for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-4)
+
+
+@everyone("pure")
+def test_update_is_a_pure_function_that_can_be_compiled_and_mapped(member: Member):
+    aggregator = member.made()
+    memory = aggregator.init(AGENTS, SIZE)
+    several = []
+    for seed in SEEDS:
+        sent, truth = honest(seed)
+        several.append((memory, lying(sent, 5 * sent.vectors), own_of(aggregator, seed, truth)))
+    one_by_one = [update(aggregator, *each) for each in several]
+    assert_same(aggregator.update(*several[0]), one_by_one[0])  # not compiled
+    assert_same(update(aggregator, *several[0]), one_by_one[0])  # again
+    assert_same(jax.jit(jax.vmap(aggregator.update))(*stacked(several)), stacked(one_by_one))
+
+
+@everyone("derivative")
+def test_the_aggregate_has_a_derivative_for_attacks_to_follow(member: Member):
+    sent, truth = honest(0)
+    aggregator = member.made()
+    memory, own = aggregator.init(AGENTS, SIZE), own_of(aggregator, 0, truth)
+
+    def along(vectors: jax.Array) -> jax.Array:
+        return aggregator.update(memory, sent._replace(vectors=vectors), own)[0].gradient @ jnp.ones(SIZE)
+
+    slope = np.asarray(jax.jit(jax.grad(along))(sent.vectors))
+    assert np.isfinite(slope).all()
+    assert slope.any()
+
+
+@everyone("memory")
+def test_the_memory_keeps_its_structure_from_round_to_round(member: Member):
+    aggregator = member.made()
+    memory = first = aggregator.init(AGENTS, SIZE)
+
+    def kind(tree: Any) -> Any:
+        return jax.tree.structure(tree), [(jnp.shape(x), jnp.result_type(x)) for x in jax.tree.leaves(tree)]
+
+    for seed in range(6):
+        sent, truth = honest(seed)
+        sent = lying(sent, np.nan, valid=False) if seed % 2 else lying(sent, 1e30)
+        if seed == 3:
+            sent = sent._replace(valid=jnp.zeros(AGENTS, bool))
+        verdict, memory = update(aggregator, memory, sent, own_of(aggregator, seed, truth))
+        consistent(verdict, sent)
+        assert kind(memory) == kind(first)
+        assert all(np.isfinite(x).all() for x in jax.tree.leaves(memory))
+
+
+def test_every_exception_is_about_a_registered_aggregator():
+    assert {name for name, _ in EXCEPTIONS} <= set(AGGREGATORS)

@@ -1,0 +1,400 @@
+"""The examples of extensions: short, with public names alone, true to their formulas, used like what is built in."""
+
+import ast
+import dataclasses
+import importlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import safetensors.numpy
+
+import fedpg
+from fedpg.aggregators import AGGREGATORS, Own, Sent, mean
+from fedpg.cli import main
+from fedpg.federation import Local
+from fedpg.federation.messages import decode_reply, encode_broadcast, settings_digest
+from fedpg.federation.site import Site
+from fedpg.problem import Broadcast, Outcome, Problem, Replies, make_broadcast
+from fedpg.server import Server
+from fedpg.tasks import AgentEpisodes, ServerEpisodes, make_task
+from fedpg.training import train_seeds
+from fedpg.training.checkpoint import FILE
+from fedpg.training.rounds import advance, first_state
+from tiny import TINY
+
+EXTENSIONS = Path(__file__).parents[1] / "examples" / "extensions"
+FILES = sorted(EXTENSIONS.glob("*.py"))
+SMALL = TINY | {"batch": (4, 4), "trajectories": 16}
+SEED = 7
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _importable() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(EXTENSIONS)
+        yield
+
+
+def load(path: str) -> Any:
+    """What `module:object` is."""
+    module, _, name = path.partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
+def problem_of(**settings: Any) -> Problem:
+    return fedpg.make_problem(fedpg.make_config(**(SMALL | settings)))
+
+
+def sent(*vectors: Any, batch: int = 4) -> Sent:
+    """What agents sent; None for one that cannot be used."""
+    size = len(next(v for v in vectors if v is not None))
+    rows = [[np.nan] * size if v is None else v for v in vectors]
+    return Sent(jnp.array(rows, jnp.float32), jnp.array([v is not None for v in vectors]), batch)
+
+
+# What they are
+
+
+def test_there_is_an_example_of_every_role():
+    names = {"centred_clipping", "fltrust", "nnm", "mimic", "momentum", "equinox_policy", "pole_lengths"}
+    assert {path.stem for path in FILES} == names
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_an_example_is_short_and_uses_public_names_alone(path: Path):
+    source = path.read_text()
+    assert len(source.splitlines()) <= 40
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and str(node.module).split(".")[0] == "fedpg":
+            module = importlib.import_module(str(node.module))
+            public = getattr(module, "__all__", [name for name in vars(module) if not name.startswith("_")])
+            assert {alias.name for alias in node.names} <= set(public)
+            assert not any(part.startswith("_") for part in str(node.module).split("."))
+        if isinstance(node, ast.Attribute):
+            assert not node.attr.startswith("_") or node.attr == "_replace"  # of a NamedTuple, where it is public
+            assert isinstance(node.ctx, ast.Load), "an example changes nothing of what it imports"
+
+
+def test_the_page_on_extending_shows_every_example_as_it_is():
+    page = (EXTENSIONS.parents[1] / "docs" / "extending.md").read_text()
+    assert [path.stem for path in FILES if f"```python\n{path.read_text()}```\n" not in page] == []
+
+
+# Centred clipping
+
+
+def test_centred_clipping_moves_from_its_last_answer_by_clipped_differences():
+    rule = load("centred_clipping:centred_clipping")(tau=1.0)
+    first, v = rule.update(rule.init(4, 2), sent((3, 4), (0.6, 0), (-0.3, 0.4), None), Own())
+    np.testing.assert_allclose(first.gradient, [0.3, 0.4], rtol=1e-6)  # (3, 4) counts as (0.6, 0.8)
+    assert first.accepted.tolist() == [True, True, True, False]
+    np.testing.assert_allclose(first.distances, [5, 0.6, 0.5, np.inf], rtol=1e-6)
+    second, _ = rule.update(v, sent((0.3, 0.4), (0.3, 1.4), (0.3, 5.4), (1e38, 0.4)), Own())
+    np.testing.assert_allclose(second.gradient, [0.3, 0.4 + 2 / 4], rtol=1e-6)  # what overflows moves nothing
+
+
+def test_nobody_moves_centred_clipping_by_more_than_tau_over_k():
+    rule = load("centred_clipping:centred_clipping")(tau=0.5)
+    honest = np.random.default_rng(0).normal(size=(9, 5))
+    v = rule.init(10, 5)
+    quiet, _ = rule.update(v, sent(*honest, np.zeros(5)), Own())
+    for size in (1, 100, 1e18):
+        loud, _ = rule.update(v, sent(*honest, np.full(5, size)), Own())
+        assert np.linalg.norm(loud.gradient - quiet.gradient) <= 0.5 / 10 + 1e-6
+
+
+# FLTrust
+
+
+def test_fltrust_weighs_by_the_cosine_with_the_server_and_gives_all_its_length():
+    rule = load("fltrust:fltrust")()
+    assert rule.needs == ("gradient",)
+    own = Own(gradient=jnp.array([2.0, 0.0]))
+    verdict, _ = rule.update((), sent((0, 5), (-1, 0), (3, 4), (10, 0), None, (0, 0)), own)
+    # 0.6 (1.2, 1.6) + 1 (2, 0), over 1.6
+    np.testing.assert_allclose(verdict.gradient, [1.7, 0.6], rtol=1e-6)
+    assert verdict.accepted.tolist() == [False, False, True, True, False, False]
+    nobody, _ = rule.update((), sent((-1, 0), (-1, 1)), own)
+    assert nobody.gradient.tolist() == [0, 0]
+    huge, _ = rule.update((), sent((1, 0), (1e38, 1e38)), own)
+    assert np.isfinite(huge.gradient).all()
+
+
+@pytest.mark.parametrize("agents", [4, 1])
+def test_fltrust_is_handed_the_gradient_of_the_servers_own_trajectories(agents: int):
+    problem = problem_of(aggregator="fltrust:fltrust", agents=agents, byzantine=0, attack="random-noise")
+    state = first_state(problem, SEED)
+    server, seen = Server(problem), []
+
+    def update(memory: Any, sent: Sent, own: Own) -> Any:
+        jax.debug.callback(lambda g: seen.append(g), own.gradient)
+        return problem.aggregator.update(memory, sent, own)
+
+    server.problem = problem._replace(aggregator=problem.aggregator._replace(update=update))
+    broadcast = make_broadcast(state.key, 1, 4, theta=state.theta)
+    replies, _ = Local(problem).ask(broadcast, state.agents)
+    judged, _ = server.aggregate((), replies, broadcast)
+    jax.effects_barrier()
+    assert judged.verdict.gradient.shape == state.theta.shape
+    mine = server.sample(state.theta, broadcast, 0, 8)
+    np.testing.assert_allclose(seen[0], server.gradient(state.theta, mine), rtol=1e-4, atol=1e-5)
+
+
+# Nearest-neighbour mixing
+
+
+def mixed(vectors: np.ndarray, valid: np.ndarray, count: int) -> np.ndarray:
+    """The mean of the `count` nearest, by hand."""
+    out = np.zeros_like(vectors)
+    usable = np.flatnonzero(valid)
+    for i in usable:
+        near = sorted(usable, key=lambda j: np.linalg.norm(vectors[i] - vectors[j]))[:count]
+        out[i] = vectors[near].mean(axis=0)
+    return out
+
+
+def test_mixing_replaces_a_vector_by_the_mean_of_its_nearest():
+    rule = load("nnm:nnm")(mean(), alpha=0.25)
+    verdict, _ = rule.update((), sent([0], [1], [3], [10]), Own())
+    np.testing.assert_allclose(verdict.gradient, [(3 * (0 + 1 + 3) / 3 + (1 + 3 + 10) / 3) / 4], rtol=1e-6)
+    verdict, _ = rule.update((), sent([0], [1], [3], None), Own())
+    np.testing.assert_allclose(verdict.gradient, [4 / 3], rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", AGGREGATORS)
+def test_mixing_composes_with_every_aggregator(name: str):
+    rng = np.random.default_rng(1)
+    vectors = rng.normal(size=(10, 6)).astype(np.float32) + 1
+    vectors[7:] += 20
+    valid = np.arange(10) != 4
+    behind = AGGREGATORS[name]() if name == "mean" else AGGREGATORS[name](sigma=3.0)
+    by_hand = Sent(jnp.asarray(mixed(vectors, valid, 7)), jnp.asarray(valid), 4)
+    expected, _ = behind.update(behind.init(10, 6), by_hand, Own())
+    rule = load("nnm:nnm")(behind, alpha=0.3)
+    verdict, _ = rule.update(rule.init(10, 6), Sent(jnp.asarray(vectors), jnp.asarray(valid), 4), Own())
+    np.testing.assert_allclose(verdict.gradient, expected.gradient, rtol=1e-4, atol=1e-5)
+    assert verdict.accepted.tolist() == expected.accepted.tolist()
+    assert rule.needs == behind.needs
+
+
+# Mimic
+
+
+def scene(*gradients: Any, liars: int = 1) -> fedpg.Scene:
+    g = jnp.array(gradients, jnp.float32)
+    return fedpg.Scene(jax.random.split(jax.random.key(0), len(g)), g, jnp.arange(len(g)) >= len(g) - liars, ())
+
+
+def test_mimic_copies_whom_its_direction_points_at_and_stays_with_him():
+    attack = load("mimic:mimic")(warmup=1)
+    memory = attack.init(4, 2) | {"z": jnp.array([1.0, 1.0])}
+    lies, memory = attack.send(memory, scene((3, 0), (-3, 0.1), (0, -0.1), (9, 9)))
+    step = np.array([3 * 3 + 2.9 * 3, -2.9 * 0.1 + 0.1 * 0.1])
+    np.testing.assert_allclose(memory["z"], step / np.linalg.norm(step), rtol=1e-5)
+    np.testing.assert_array_equal(lies, np.array([(3, 0), (-3, 0.1), (0, -0.1), (3, 0)], np.float32))
+    lies, _ = attack.send(memory, scene((-3, 0), (3, 0.1), (0, -0.1), (9, 9)))  # the second is the better one now
+    assert lies[3].tolist() == [-3, 0]
+
+
+def test_the_direction_of_mimic_is_the_top_eigenvector_of_how_honest_agents_scatter():
+    gradients = np.random.default_rng(2).normal(size=(8, 5)) * [3, 1, 1, 1, 0.5]
+    attack = load("mimic:mimic")(warmup=100)
+    memory = attack.init(8, 5)
+    for _ in range(40):
+        lies, memory = attack.send(memory, scene(*gradients, liars=2))
+    apart = gradients[:6] - gradients[:6].mean(axis=0)
+    top = np.linalg.eigh(apart.T @ apart)[1][:, -1]
+    assert abs(np.dot(memory["z"], top)) > 0.9999
+    best = np.argmax(gradients[:6] @ np.asarray(memory["z"]))
+    np.testing.assert_allclose(lies[6:], gradients[[best, best]], rtol=1e-6)
+
+
+def test_no_site_can_mimic():
+    with pytest.raises(fedpg.ConfigError, match="sites do not see each other's"):
+        Site(problem_of(attack="mimic:mimic"))
+
+
+# Momentum
+
+
+class Heard(Local):
+    """The agents of this process; what they said is kept."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem)
+        self.replies: list[Replies] = []
+
+    def ask(self, broadcast: Broadcast, memory: Any) -> tuple[Replies, Any]:
+        replies, memory = super().ask(broadcast, memory)
+        self.replies.append(replies)
+        return replies, memory
+
+
+def test_agents_send_their_momentum_and_the_server_steps_on_its_aggregate():
+    settings = {"aggregator": "mean", "optimizer": "sgd", "learning_rate": 0.5, "byzantine": 0}
+    problem = problem_of(algorithm="momentum:MOMENTUM", attack="random-noise", **settings)
+    federation, server = Heard(problem), Server(problem)
+    states = [first_state(problem, SEED)]
+    for _ in range(3):
+        states.append(advance(problem, states[-1], federation, server)[0])
+    expected = np.zeros((4, problem.policy.size))
+    for before, after, replies in zip(states[:-1], states[1:], federation.replies, strict=True):
+        expected = 0.9 * expected + 0.1 * np.asarray(replies.vectors["gradient"])
+        np.testing.assert_allclose(replies.vectors["momentum"], expected, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(after.theta - before.theta, 0.5 * expected.mean(axis=0), rtol=1e-3, atol=1e-5)
+    assert np.abs(expected).max() > 0.01
+
+
+# Pole lengths
+
+
+def test_every_agent_has_the_pole_of_its_own_length_and_the_server_the_usual_one():
+    module = importlib.import_module("pole_lengths")
+    usual = make_task("CartPole-v1")
+    problem = problem_of(agents=10, byzantine=0, attack="random-noise")
+    keys = make_broadcast(jax.random.key(SEED), 1, 2, theta=jnp.zeros(problem.policy.size)).keys
+    theta = first_state(problem, SEED).theta
+    agents = np.arange(10)
+
+    def observed(task: fedpg.Task) -> np.ndarray:
+        inputs = (keys, 2, agents, np.zeros(10, bool))
+        rolled = task.rollout(problem.policy, AgentEpisodes(2, 40, 40), theta, inputs)
+        return np.asarray(rolled.observations).reshape(4, -1, 10, 2)[:, :5]  # [F, T, K, B], before any can have ended
+
+    theirs = observed(module.POLES)
+    for k in (0, 4, 9):
+        alike = usual.vary({"half_length": [module.LENGTHS[k]] * 10})
+        np.testing.assert_array_equal(theirs[:, :, k], observed(alike)[:, :, k])
+    assert not np.allclose(theirs, observed(usual), atol=1e-3)
+    plan, inputs = ServerEpisodes(2, 40, 40), (keys, 0)
+    own, nominal = (t.rollout(problem.policy, plan, theta, inputs) for t in (module.POLES, usual))
+    np.testing.assert_allclose(own.observations[:, :5], nominal.observations[:, :5], rtol=1e-5, atol=1e-6)
+    with pytest.raises(fedpg.ConfigError, match="10 agents, not for 4"):
+        fedpg.train(module.POLES, **SMALL)
+
+
+# As pieces of a run
+
+NAMED: dict[str, dict[str, Any]] = {
+    "centred clipping": {"aggregator": "centred_clipping:centred_clipping", "aggregator_options": ("tau=0.5",)},
+    "FLTrust": {"aggregator": "fltrust:fltrust"},
+    "NNM": {"aggregator": "nnm:nnm_fedpg"},
+    "mimic": {"attack": "mimic:mimic"},
+    "momentum": {"algorithm": "momentum:MOMENTUM"},
+}
+REMEMBERING = {"centred clipping": ".aggregator", "mimic": ".agents['attack']", "momentum": ".agents['agents']"}
+
+
+def policies(run: fedpg.Run) -> dict[str, bytes]:
+    return {name: np.asarray(value).tobytes() for name, value in run.policy.params.items()}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", REMEMBERING)
+def test_what_remembers_goes_on_from_a_checkpoint_to_the_same_bits(name: str, tmp_path: Path):
+    problem = problem_of(**NAMED[name])
+    short = problem._replace(config=dataclasses.replace(problem.config, trajectories=8))
+    whole = train_seeds(problem, [SEED], tmp_path / "whole")[0]
+    train_seeds(short, [SEED], tmp_path / "parts")
+    saved = safetensors.numpy.load_file(tmp_path / "parts" / FILE)
+    memories = [value for key, value in saved.items() if key.startswith(REMEMBERING[name])]
+    assert any(value.ndim and value.any() for value in memories)
+    resumed = train_seeds(problem, [SEED], tmp_path / "parts", resume=True)[0]
+    assert len(resumed.records) > len(saved["log/round"])
+    assert policies(resumed) == policies(whole)
+    for column in ("distances", "norms", "gradient_norm", "batch"):
+        np.testing.assert_array_equal(resumed.records.column(column), whole.records.column(column))
+
+
+class Messages:
+    """A federation of sites whose messages are carried by hand."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem, self.site = problem, Site(problem)
+
+    def ask(self, broadcast: Broadcast, memory: Any) -> tuple[Replies, Any]:
+        problem = self.problem
+        schema, size, settings = problem.algorithm.reply, problem.policy.size, settings_digest(problem.config)
+        raw = [self.site(encode_broadcast(broadcast, k, settings)) for k in range(problem.config.agents)]
+        replies = [decode_reply(values, broadcast.round, size, schema) for values in raw]
+        vectors = {name: jnp.array([reply.vectors[name] for reply in replies]) for name in schema.vectors}
+        returns, steps = (np.array([getattr(r, name) for r in replies]) for name in ("mean_return", "steps"))
+        return Replies(vectors, {}, np.zeros(len(replies), int), returns, steps, broadcast.batch), memory
+
+    def tell(self, round_: int, outcome: Outcome) -> None:
+        pass
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["centred clipping", "FLTrust", "momentum"])
+def test_sites_that_exchange_messages_learn_what_agents_in_one_process_do(name: str):
+    problem = problem_of(**NAMED[name])
+    together = train_seeds(problem, [SEED])[0]
+    apart = train_seeds(problem, [SEED], sites=Messages(problem))[0]
+    assert len(together.records) >= 3
+    for key, value in together.policy.params.items():
+        np.testing.assert_allclose(apart.policy.params[key], value, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(apart.records.column("norms"), together.records.column("norms"), rtol=1e-3)
+
+
+def words(settings: dict[str, Any]) -> list[str]:
+    """Settings as words of the command line."""
+    each = {f"--{k.replace('_', '-')}": v if isinstance(v, tuple) else (v,) for k, v in settings.items()}
+    return [str(word) for option, value in each.items() for word in (option, *value)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMED)
+def test_the_command_line_takes_it_by_its_name(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    settings = SMALL | {"trajectories": 6} | NAMED[name]
+    assert main(["train", *words(settings), "--out", str(tmp_path / "run"), "--quiet"]) == 0
+    assert main(["evaluate", str(tmp_path / "run"), "--episodes", "2"]) == 0
+    assert "mean return" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_the_command_line_takes_a_task_whose_agents_differ(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    settings = SMALL | {"trajectories": 6, "agents": 10, "task": "pole_lengths:POLES", "preset": "paper"}
+    assert main(["train", *words(settings), "--out", str(tmp_path / "run"), "--quiet"]) == 0
+    assert main(["evaluate", str(tmp_path / "run"), "--episodes", "2"]) == 0
+    assert main(["train", *words(settings | {"agents": 9}), "--out", str(tmp_path / "other"), "--quiet"]) == 2
+    assert "10 agents, not for 9" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_policy_by_equinox_is_trained_saved_evaluated_and_played_by_its_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    import equinox
+
+    settings = SMALL | {"trajectories": 6, "test_horizon": 15, "policy": "equinox_policy:policy"}
+    run, picture = str(tmp_path / "run"), tmp_path / "play.gif"
+    assert main(["train", *words(settings), "--out", run, "--quiet"]) == 0
+    assert main(["evaluate", run, "--episodes", "2"]) == 0
+    assert main(["play", run, "--out", str(picture)]) == 0
+    assert picture.stat().st_size > 0
+    # Its tensors have the names of Equinox's own: whoever has Equinox can use the file without this package.
+    network = equinox.nn.MLP(4, 2, 32, 2, key=jax.random.key(0))
+    saved = safetensors.numpy.load_file(tmp_path / "run" / "policy.safetensors")
+    named, tree = jax.tree_util.tree_flatten_with_path(equinox.filter(network, equinox.is_array))
+    loaded = tree.unflatten([jnp.asarray(saved[jax.tree_util.keystr(path)]) for path, _ in named])
+    network = equinox.combine(loaded, network)
+    problem = fedpg.make_problem(fedpg.make_config(**settings))
+    params = {name: jnp.asarray(value) for name, value in saved.items()}
+    observations = jax.random.normal(jax.random.key(1), (4, 20))
+    logits = jax.vmap(network, in_axes=1, out_axes=1)(observations)
+    np.testing.assert_array_equal(problem.policy.mode(params, observations), jnp.argmax(logits, axis=0))
+
+
+@pytest.mark.slow
+def test_a_policy_that_was_trained_with_objects_can_be_evaluated_by_its_folder(tmp_path: Path):
+    own = {"aggregator": load("centred_clipping:centred_clipping")(), "algorithm": load("momentum:MOMENTUM")}
+    run = fedpg.train(**(SMALL | {"trajectories": 6} | own), out=tmp_path / "run")
+    assert run.config.aggregator.startswith("custom:")
+    assert main(["evaluate", str(tmp_path / "run"), "--episodes", "2"]) == 0
