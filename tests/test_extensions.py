@@ -139,9 +139,9 @@ def test_fltrust_is_handed_the_gradient_of_the_servers_own_trajectories(agents: 
     server.problem = problem._replace(aggregator=problem.aggregator._replace(update=update))
     broadcast = make_broadcast(state.key, 1, 4, theta=state.theta)
     replies, _ = Local(problem).ask(broadcast, state.agents)
-    judged, _ = server.aggregate((), replies, broadcast)
+    verdict, _ = server.aggregate((), replies, broadcast)
     jax.effects_barrier()
-    assert judged.verdict.gradient.shape == state.theta.shape
+    assert verdict.gradient.shape == state.theta.shape
     mine = server.sample(state.theta, broadcast, 0, 8)
     np.testing.assert_allclose(seen[0], server.gradient(state.theta, mine), rtol=1e-4, atol=1e-5)
 
@@ -272,7 +272,7 @@ def test_every_agent_has_the_pole_of_its_own_length_and_the_server_the_usual_one
         alike = usual.vary({"half_length": [module.LENGTHS[k]] * 10})
         np.testing.assert_array_equal(theirs[:, :, k], observed(alike)[:, :, k])
     assert not np.allclose(theirs, observed(usual), atol=1e-3)
-    plan, inputs = ServerEpisodes(2, 40, 40), (keys, 0)
+    plan, inputs = ServerEpisodes(2, 40), (keys, 0)
     own, nominal = (t.rollout(problem.policy, plan, theta, inputs) for t in (module.POLES, usual))
     np.testing.assert_allclose(own.observations[:, :5], nominal.observations[:, :5], rtol=1e-5, atol=1e-6)
     with pytest.raises(fedpg.ConfigError, match="10 agents, not for 4"):

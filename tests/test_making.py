@@ -77,7 +77,7 @@ def test_without_envpool_gymnasium_simulates(how: str, monkeypatch: pytest.Monke
     if how == "not this task":
         policy = make_problem(make_config("LunarLander-v3", hidden=(4,)), task).policy
         keys = make_broadcast(jax.random.key(1), 1, 3).keys
-        played = task.rollout(policy, ServerEpisodes(3, 15, 15), policy.init(jax.random.key(0)), (keys,))
+        played = task.rollout(policy, ServerEpisodes(3, 15), policy.init(jax.random.key(0)), (keys,))
         assert played.lengths.tolist() == [15, 15, 15]
 
 

@@ -157,7 +157,7 @@ def test_the_state_of_adam_goes_on_through_the_rounds():
 def sampled(problem, state, theta, n, count):
     """Trajectories of the server for inner step n of the next round."""
     message = make_broadcast(state.key, state.round + 1, 3, theta=state.theta)
-    plan = ServerEpisodes(count, problem.steps, problem.steps)
+    plan = ServerEpisodes(count, problem.steps)
     return problem.task.rollout(problem.policy, plan, theta, (message.keys, n, True))
 
 

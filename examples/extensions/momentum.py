@@ -26,12 +26,12 @@ def one_round(problem, state, federation, server):
     t = state.round + 1
     broadcast = make_broadcast(state.key, t, server.draw_batch(state.key, t), theta=state.theta)
     replies, agents = federation.ask(broadcast, state.agents)
-    judged, aggregator = server.aggregate(state.aggregator, replies, broadcast, "momentum")
+    verdict, aggregator = server.aggregate(state.aggregator, replies, broadcast, "momentum")
     theta, optimizer = state.theta, state.optimizer
-    if judged.somebody:
-        theta, optimizer = server.ascend(theta, optimizer, judged.verdict.gradient)
+    if verdict.somebody:
+        theta, optimizer = server.ascend(theta, optimizer, verdict.gradient)
     state = state._replace(theta=theta, optimizer=optimizer, aggregator=aggregator, agents=agents)
-    return state, Outcome(replies, judged.verdict, 1, int(judged.somebody))
+    return state, Outcome(replies, verdict, 1, int(verdict.somebody))
 
 
 AGENT = Agent(answer, init=lambda agents, size: jnp.zeros((agents, size)))

@@ -14,7 +14,7 @@ from fedpg.attacks import Attack
 from fedpg.config import Config
 from fedpg.estimators import Estimator
 from fedpg.policies import Policy
-from fedpg.tasks.task import Broadcastable, Task, stream
+from fedpg.tasks.task import RoundKeys, Task, stream
 from fedpg.trajectories import Trajectories
 
 Memory = Any
@@ -66,9 +66,9 @@ class Broadcast(NamedTuple):
         return self.vectors["theta"]
 
     @property
-    def keys(self) -> Broadcastable:
+    def keys(self) -> RoundKeys:
         """What the episodes of this round are drawn from."""
-        return Broadcastable(self.key, self.pool_key, (self.round - 1) % POOL_ROUNDS)
+        return RoundKeys(self.key, self.pool_key, (self.round - 1) % POOL_ROUNDS)
 
 
 @jax.jit

@@ -12,11 +12,11 @@ import numpy as np
 import optax
 from jax import Array
 
-from fedpg.aggregators import RULES, Aggregator, Own, Sent, Verdict
+from fedpg.aggregators import Aggregator, Own, Sent, Verdict
 from fedpg.estimators import Estimator, correction, gradient, influences, scores
 from fedpg.policies import Policy
 from fedpg.problem import Broadcast, Memory, Problem, Replies, State, make_broadcast
-from fedpg.tasks import Broadcastable, ServerEpisodes
+from fedpg.tasks import RoundKeys, ServerEpisodes
 from fedpg.tasks.task import Then, stream
 from fedpg.trajectories import Trajectories
 
@@ -24,13 +24,6 @@ SCORES = 1024
 """Steps at which the server looks at grad log pi, for who needs its metric."""
 FEWEST = 8
 """Trajectories of its own, at the least, from which the server contributes to an aggregate."""
-
-
-class Judged(NamedTuple):
-    """A verdict, and whether anybody was accepted."""
-
-    verdict: Verdict
-    somebody: bool
 
 
 class Server:
@@ -73,7 +66,7 @@ class Server:
         wanted: bool = True,
     ) -> Any:
         p = self.problem
-        plan, inputs = ServerEpisodes(count, p.steps, p.steps), (broadcast.keys, n, wanted)
+        plan, inputs = ServerEpisodes(count, p.steps), (broadcast.keys, n, wanted)
         result, steps = p.task.rollout(
             p.policy, plan, theta, inputs, cancel=self.cancel, then=_Counted(then), given=given
         )
@@ -118,11 +111,10 @@ class Server:
 
     def aggregate(
         self, memory: Memory, replies: Replies, broadcast: Broadcast, name: str = "gradient"
-    ) -> tuple[Judged, Memory]:
+    ) -> tuple[Verdict, Memory]:
         """Line 7: what the aggregator makes of the replies, with what it needs of the server."""
         own = self._contribution(broadcast)
-        verdict, memory = _update(self.problem.aggregator, memory, replies.sent(name), own)
-        return Judged(verdict, bool(verdict.rule != RULES.index("nobody"))), memory
+        return _update(self.problem.aggregator, memory, replies.sent(name), own)
 
     def _contribution(self, broadcast: Broadcast, wanted: bool = True) -> Own:
         """What the aggregator needs of the server, from trajectories of its own."""
@@ -233,13 +225,13 @@ def ascend(
 def evaluate(
     problem: Problem,
     theta: Array,
-    keys: Broadcastable,
+    keys: RoundKeys,
     episodes: int,
     cancel: threading.Event | None = None,
     wanted: bool = True,
 ) -> tuple[np.ndarray, int]:
     """(the returns of greedy episodes with the policy theta [E], their environment steps)."""
-    plan = ServerEpisodes(episodes, problem.test_steps, problem.test_steps, greedy=True)
+    plan = ServerEpisodes(episodes, problem.test_steps, greedy=True)
     then = _Counted(_returns)
     returns, steps = problem.task.rollout(problem.policy, plan, theta, (keys, 0, wanted), cancel=cancel, then=then)
     return np.asarray(returns), int(steps)

@@ -49,6 +49,11 @@ class Verdict(NamedTuple):
     centre: Array  # the index of the agent whose vector is the centre; -1 if it is nobody's
     sigma: Array  # the deviation of one trajectory's gradient that was reckoned with; inf if none was
 
+    @property
+    def somebody(self) -> bool:
+        """Whether anybody was accepted: whether there is an aggregate."""
+        return int(self.rule) != RULES.index("nobody")
+
 
 Memory = Any
 OTHER = RULES.index("other")

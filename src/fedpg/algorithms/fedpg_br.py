@@ -18,14 +18,14 @@ def one_round(problem: Problem, state: State, federation: Federation, server: Se
     batch = server.draw_batch(state.key, t)  # B_t
     broadcast = make_broadcast(state.key, t, batch, theta=theta_0)  # line 3
     replies, agents = federation.ask(broadcast, state.agents)  # lines 4-6
-    judged, aggregator = server.aggregate(state.aggregator, replies, broadcast)  # line 7
-    mu = judged.verdict.gradient
-    alone = released.alone(problem, judged)
+    verdict, aggregator = server.aggregate(state.aggregator, replies, broadcast)  # line 7
+    mu = verdict.gradient
+    alone = released.alone(problem, verdict)
     drawn = server.draw_inner_steps(broadcast)  # line 8
 
     theta_n, optimizer, done = theta_0, state.optimizer, 0
     ratio: Array | float = 1.0
-    for n in range(drawn if judged.somebody or alone else 0):  # line 9
+    for n in range(drawn if verdict.somebody or alone else 0):  # line 9
         if alone:
             v, ratio = released.own_direction(server, theta_n, theta_0, broadcast, n)
         elif n == 0:  # the correction is exactly zero at theta_0: its trajectories need not be simulated
@@ -38,7 +38,7 @@ def one_round(problem: Problem, state: State, federation: Federation, server: Se
         theta_n, optimizer = server.ascend(theta_n, optimizer, v)  # line 12
         done += 1
 
-    outcome = Outcome(replies, judged.verdict, drawn, done, ratio, own=b * done)
+    outcome = Outcome(replies, verdict, drawn, done, ratio, own=b * done)
     return state._replace(theta=theta_n, optimizer=optimizer, aggregator=aggregator, agents=agents), outcome  # line 13
 
 

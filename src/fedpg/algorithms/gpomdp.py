@@ -13,11 +13,11 @@ def one_round(problem: Problem, state: State, federation: Federation, server: Se
     t = state.round + 1
     broadcast = make_broadcast(state.key, t, server.draw_batch(state.key, t), theta=state.theta)
     replies, agents = federation.ask(broadcast, state.agents)  # each agent samples B trajectories, and pushes mu_t^(k)
-    judged, aggregator = server.aggregate(state.aggregator, replies, broadcast)  # mu_t
+    verdict, aggregator = server.aggregate(state.aggregator, replies, broadcast)  # mu_t
     theta, optimizer = state.theta, state.optimizer
-    if judged.somebody:
-        theta, optimizer = server.ascend(theta, optimizer, judged.verdict.gradient)
-    outcome = Outcome(replies, judged.verdict, 1, int(judged.somebody))
+    if verdict.somebody:
+        theta, optimizer = server.ascend(theta, optimizer, verdict.gradient)
+    outcome = Outcome(replies, verdict, 1, int(verdict.somebody))
     return state._replace(theta=theta, optimizer=optimizer, aggregator=aggregator, agents=agents), outcome
 
 

@@ -5,8 +5,9 @@
 
 from jax import Array
 
+from fedpg.aggregators import Verdict
 from fedpg.problem import Broadcast, Problem
-from fedpg.server import Judged, Server
+from fedpg.server import Server
 
 
 def too_far(problem: Problem, ratio: Array | float) -> bool:
@@ -15,9 +16,9 @@ def too_far(problem: Problem, ratio: Array | float) -> bool:
     return bound < float("inf") and abs(float(ratio) - 1.0) > bound
 
 
-def alone(problem: Problem, judged: Judged) -> bool:
+def alone(problem: Problem, verdict: Verdict) -> bool:
     """If the aggregator accepts nobody, the server goes on alone instead of skipping the round."""
-    return not judged.somebody and problem.config.none_accepted == "server"
+    return not verdict.somebody and problem.config.none_accepted == "server"
 
 
 def own_direction(server: Server, theta: Array, theta_0: Array, broadcast: Broadcast, n: int) -> tuple[Array, Array]:

@@ -17,13 +17,13 @@ def one_round(problem: Problem, state: State, federation: Federation, server: Se
     t, theta_0 = state.round + 1, state.theta
     broadcast = make_broadcast(state.key, t, server.draw_batch(state.key, t), theta=theta_0)
     replies, agents = federation.ask(broadcast, state.agents)  # each agent samples B trajectories, and pushes mu_t^(k)
-    judged, aggregator = server.aggregate(state.aggregator, replies, broadcast)  # mu_t
-    alone = released.alone(problem, judged)
-    mu, steps = judged.verdict.gradient, problem.config.inner_steps  # N
+    verdict, aggregator = server.aggregate(state.aggregator, replies, broadcast)  # mu_t
+    alone = released.alone(problem, verdict)
+    mu, steps = verdict.gradient, problem.config.inner_steps  # N
 
     theta_n, optimizer, done = theta_0, state.optimizer, 0
     ratio: Array | float = 1.0
-    for n in range(steps if judged.somebody or alone else 0):
+    for n in range(steps if verdict.somebody or alone else 0):
         if alone:
             v, ratio = released.own_direction(server, theta_n, theta_0, broadcast, n)
         elif n == 0:  # the correction is exactly zero at theta_0
@@ -36,7 +36,7 @@ def one_round(problem: Problem, state: State, federation: Federation, server: Se
         theta_n, optimizer = server.ascend(theta_n, optimizer, v)
         done += 1
 
-    outcome = Outcome(replies, judged.verdict, steps, done, ratio, own=b * done)
+    outcome = Outcome(replies, verdict, steps, done, ratio, own=b * done)
     return state._replace(theta=theta_n, optimizer=optimizer, aggregator=aggregator, agents=agents), outcome
 
 

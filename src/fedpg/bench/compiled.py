@@ -102,7 +102,7 @@ def speed(console: Console, problem: Problem) -> Params:
 def bare_speed(problem: Problem, params: Params, batch: int, threads: int) -> float:
     """Steps per second of the compiled rollout alone, with a trained policy."""
     theta = problem.policy.ravel(params)
-    plan = ServerEpisodes(batch, problem.steps, problem.steps)
+    plan = ServerEpisodes(batch, problem.steps)
     calls = max(2, 16_000 // batch)
 
     def some(thread: int) -> int:

@@ -49,14 +49,14 @@ def run_evaluate(command: Evaluate) -> int:
     import jax
 
     from fedpg.server import evaluate
-    from fedpg.tasks import Broadcastable
+    from fedpg.tasks import RoundKeys
 
     check_positive("episodes", command.episodes)
     check_seed(command.seed)
     problem, params = load_policy_of(command.run)
     theta = problem.policy.ravel(params)
     key = jax.random.key(command.seed)
-    returns = evaluate(problem, theta, Broadcastable(key, key, 0), command.episodes)[0]
+    returns = evaluate(problem, theta, RoundKeys(key, key, 0), command.episodes)[0]
     mean, std = float(returns.mean()), float(returns.std())
     error = std / command.episodes**0.5
     table = Table(title=f"{problem.config.task}: greedy policy of {command.run}")

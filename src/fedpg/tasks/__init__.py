@@ -2,15 +2,15 @@
 
 from fedpg.tasks.compiled import Environment
 from fedpg.tasks.registry import TASKS, Factory, make_task
-from fedpg.tasks.task import AgentEpisodes, Broadcastable, Episodes, ServerEpisodes, Task
+from fedpg.tasks.task import AgentEpisodes, Episodes, RoundKeys, ServerEpisodes, Task
 
 __all__ = [
     "TASKS",
     "AgentEpisodes",
-    "Broadcastable",
     "Environment",
     "Episodes",
     "Factory",
+    "RoundKeys",
     "ServerEpisodes",
     "Task",
     "make_task",

@@ -110,7 +110,7 @@ class Task:
     """For how many agents it was varied; None if all have the same."""
 
 
-class Broadcastable(NamedTuple):
+class RoundKeys(NamedTuple):
     """The part of a broadcast that decides who samples what."""
 
     key: Array  # of the round: each agent and episode derives its own from it
@@ -145,9 +145,12 @@ class AgentEpisodes(NamedTuple):
     noise_steps: int
     use: int = 0
     """Several batches of one agent in one round have different numbers here."""
-    greedy: bool = False
 
-    def __call__(self, keys: Broadcastable, batch: Array, agents: Array, attacking: Array) -> Episodes:
+    @property
+    def greedy(self) -> bool:
+        return False
+
+    def __call__(self, keys: RoundKeys, batch: Array, agents: Array, attacking: Array) -> Episodes:
         def each(key: Array) -> Array:
             mine = stream(key, "agent")
             mine = jax.random.fold_in(mine, len(STREAMS) + self.use) if self.use else mine
@@ -170,10 +173,13 @@ class ServerEpisodes(NamedTuple):
 
     episodes: int
     steps: int
-    noise_steps: int
     greedy: bool = False
 
-    def __call__(self, keys: Broadcastable, n: Array | int = 0, wanted: Array | bool = True) -> Episodes:
+    @property
+    def noise_steps(self) -> int:
+        return self.steps
+
+    def __call__(self, keys: RoundKeys, n: Array | int = 0, wanted: Array | bool = True) -> Episodes:
         def each(key: Array) -> Array:
             if self.greedy:
                 return episode_keys(stream(key, "evaluation"), self.episodes)

@@ -15,7 +15,7 @@ from fedpg.estimators import gradient, influences, log_probs
 from fedpg.policies import Params
 from fedpg.problem import Problem
 from fedpg.server import ascend
-from fedpg.tasks import Broadcastable, ServerEpisodes
+from fedpg.tasks import RoundKeys, ServerEpisodes
 from fedpg.trajectories import Trajectories
 
 STATES = 256
@@ -60,8 +60,8 @@ def measure(problem: Problem, theta: Array, trajectories: int = 64, seed: int = 
 
 def _roll(problem: Problem, theta: Array, key: Array, count: int) -> Trajectories:
     """That many trajectories as the server would sample them."""
-    plan = ServerEpisodes(count, problem.steps, problem.steps)
-    return problem.task.rollout(problem.policy, plan, theta, (Broadcastable(key, key, 0),))
+    plan = ServerEpisodes(count, problem.steps)
+    return problem.task.rollout(problem.policy, plan, theta, (RoundKeys(key, key, 0),))
 
 
 def _derivatives(problem: Problem, params: Params, observations: Array, actions: Array) -> tuple[float, float]:
