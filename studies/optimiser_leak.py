@@ -14,8 +14,8 @@ import numpy as np
 
 from fedpg import Records, make_config, make_problem
 from fedpg.federation import Local
+from fedpg.machine import cores
 from fedpg.server import Server
-from fedpg.tasks.simulators import cores
 from fedpg.training.rounds import advance, evaluated, first_state
 
 

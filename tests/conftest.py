@@ -23,11 +23,16 @@ from tiny import TINY
 settings.register_profile("everywhere", derandomize=True, deadline=None)
 settings.load_profile("everywhere")
 
+LONG = ("federation_crashes", "first_edition", "federation", "killed", "tasks", "estimators", "theory_lab", "bench")
+"""The files that take longest, the longest first; nobody should wait for one of them alone at the end."""
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files that start servers and processes come first: they wait a lot, and nobody should wait for them alone."""
-    first = {item.path for item in items if item.get_closest_marker("network") or item.get_closest_marker("slow")}
-    items.sort(key=lambda item: item.path not in first)
+    """After the longest come files that start servers and processes, which wait a lot. Small ones are left for the end:
+    most of them train the same tiny problem, which a worker then has at hand."""
+    rank = {f"test_{name}.py": place for place, name in enumerate(LONG)}
+    waits = {item.path for item in items if item.get_closest_marker("network") or item.get_closest_marker("slow")}
+    items.sort(key=lambda item: (rank.get(item.path.name, len(LONG)), item.path not in waits))
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -21,7 +21,8 @@ from fedpg.sites.certificates import read_site_key
 from fedpg.sites.folder import Federation, create, read_site
 from tiny import TINY
 
-HONEST: dict[str, Any] = TINY | {"byzantine": 0, "attack": "random-noise", "sigma": 1e9, "batch": (4, 4)}
+HONEST: dict[str, Any] = TINY | {"byzantine": 0, "attack": "random-noise", "batch": (4, 4)}
+HONEST |= {"aggregator": "fedpg", "sigma": 1e9}
 """Everybody whose reply can be used is accepted. With one size of batch, there is half as much to compile."""
 SLOW = 0.3
 """Seconds that an episode of the slow task takes to begin."""

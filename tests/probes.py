@@ -178,7 +178,8 @@ def reaching_environment(steps: int = 3) -> Environment:
 
 def tiny_problem(attack: str | Attack = "random-noise", **settings: Any) -> Problem:
     """The tiny task as a federation, small enough to be compiled quickly."""
-    small = {"hidden": (3,), "batch": (3, 3), "minibatch": 2, "discount": GAMMA, "test_episodes": 1, "sigma": 10.0}
+    small = {"preset": "paper", "hidden": (3,), "batch": (3, 3), "minibatch": 2, "discount": GAMMA, "test_episodes": 1}
+    small |= {"sigma": 10.0}
     named, own = ({"attack": attack}, None) if isinstance(attack, str) else ({}, attack)
     return make_problem(make_config(**small | settings | named), make_task(tiny_environment()), attack=own)
 

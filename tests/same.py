@@ -10,6 +10,7 @@ import numpy as np
 import safetensors.numpy
 
 from fedpg import Run
+from fedpg.aggregators import make_aggregator
 from fedpg.training.checkpoint import FILE
 from fedpg.training.progress import Silent, Snapshot
 from fedpg.training.rounds import LOGGED
@@ -45,7 +46,7 @@ def same_run(a: Run, b: Run) -> None:
 
 
 def assert_counts(run: Run) -> None:
-    """By hand: B per agent and round; b per inner step that was looked at, and what sigma = auto needs on top."""
+    """By hand: B per agent and round; b per inner step that was looked at, and what the aggregator needs on top."""
     c, columns = run.config, {name: run.records.column(name) for name in LOGGED}
     k, b = c.agents, c.minibatch
     batch, steps = columns["batch"].astype(int), columns["inner_done"].astype(int)
@@ -53,9 +54,10 @@ def assert_counts(run: Run) -> None:
     assert (steps <= columns["inner_drawn"]).all()
 
     looked_at = steps + (np.abs(columns["ratio"] - 1) > c.ratio_bound)
-    auto = c.sigma == "auto" and c.aggregator != "mean" and k > 1
-    for_sigma = np.where(looked_at > 0, 8 - b, 8) if auto else 0
-    server = b * looked_at * (c.algorithm != "gpomdp") + for_sigma
+    rule = make_aggregator(c.aggregator, c.aggregator_options, alpha=c.alpha, sigma=c.sigma, delta=c.delta)
+    needs = set(rule.needs) - ({"influences"} if k == 1 else set())
+    for_rule = np.where(looked_at > 0, 8 - b, 8) if needs else 0
+    server = b * looked_at * (c.algorithm != "gpomdp") + for_rule
 
     own = 0 if c.algorithm == "gpomdp" else b * steps
     counted = batch + own if k == 1 else np.rint((batch * k + own) / (k + 1)).astype(int)

@@ -139,7 +139,7 @@ def test_a_vector_with_a_row_for_each_agent_reaches_each_of_them(parts):
 
 @pytest.mark.simulators
 def test_a_vector_with_a_row_for_each_agent_reaches_each_of_them_outside_jax():
-    config = make_config("walk", agents=3, batch=(4, 4), minibatch=2, hidden=(3,), sigma=1.0)
+    config = make_config("walk", agents=3, batch=(4, 4), minibatch=2, hidden=(3,))
     assert_each_has_its_row(make_problem(config, make_task(gym_probes.walk)))
 
 

@@ -25,10 +25,10 @@ FILES = sorted(SOURCE.rglob("*.py"))
 
 # The package itself ("fedpg") takes its names from training, so only what comes after that may import it.
 ORDER = (
-    *("errors", "programs", "screen", "child", "columns", "pieces", "config", "presets"),
+    *("errors", "machine", "programs", "screen", "child", "columns", "pieces", "config", "presets"),
     *("policies", "trajectories", "tasks", "estimators", "attacks", "aggregators"),
     *("problem", "agents", "server", "federation", "algorithms", "assembly"),
-    *("storage", "training", "plots", "summary", "experiments", "play"),
+    *("storage", "training", "plots", "summary", "experiments", "arena", "play"),
     *("sites", "flower", "serving", "bench", "theory"),
     *("fedpg", "cli"),
 )
@@ -121,9 +121,12 @@ def test_no_module_is_longer_than_400_lines(path: Path):
 
 @pytest.mark.parametrize("form", ["paper", "released"])
 @pytest.mark.parametrize("name", ATTACKS)
-def test_every_attack_takes_its_form_and_numbers_and_changes_something(name: str, form: str):
-    numbers = [p for p in inspect.signature(ATTACKS[name]).parameters.values() if p.name != "form"]
-    assert all(isinstance(p.default, float) for p in numbers)
+def test_every_attack_takes_its_form_numbers_and_words_and_changes_something(name: str, form: str):
+    """Each has a default, and an annotation by which the command line reads it."""
+    options = [p for p in inspect.signature(ATTACKS[name]).parameters.values() if p.name != "form"]
+    for p in options:
+        words = get_args(p.annotation)
+        assert p.default in words if isinstance(p.default, str) else p.annotation in (int, float, float | None)
     attack = make_attack(name, form)
     assert isinstance(attack, Attack)
     assert any(part is not None for part in (attack.act, attack.rewards, attack.message, attack.recall, attack.length))

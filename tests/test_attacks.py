@@ -34,7 +34,8 @@ def sent(name, form="paper", *options, gradients=GRADIENTS, byzantine=BYZANTINE,
 @functools.cache
 def compiled_message(name, form, options):
     message = attack_of(name, form, *options).message
-    return jax.jit(lambda keys, gradients, byzantine: message(Scene(keys, gradients, byzantine, TENSORS)))
+    mean = functools.partial(jnp.mean, axis=0)
+    return jax.jit(lambda keys, gradients, byzantine: message(Scene(keys, gradients, byzantine, TENSORS, mean)))
 
 
 def per_tensor(function):
@@ -96,10 +97,12 @@ def test_the_variance_attack_shifts_the_colluders_mean_by_a_share_of_their_devia
         np.testing.assert_allclose(row, expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", ["fedpg-attack", "variance-attack"])
-def test_colluders_know_nothing_of_the_honest(name):
-    others = np.where(BYZANTINE[:, None], GRADIENTS, 1e3).astype(np.float32)
-    np.testing.assert_array_equal(sent(name, gradients=others)[BYZANTINE], sent(name)[BYZANTINE])
+def test_who_knows_all_takes_the_honest_gradients_instead_of_the_colluders(name, form):
+    """As if the honest agents were the colluders."""
+    informed = sent(name, form, "knowledge=all", byzantine=~BYZANTINE)[~BYZANTINE]
+    np.testing.assert_allclose(informed[0], sent(name, form)[BYZANTINE][0], rtol=1e-6)
 
 
 def some_episodes():
@@ -260,8 +263,8 @@ def test_attack_options_set_the_parameters(name, option, expected):
     [
         ("sign-flipping", "scal=4", "no parameter 'scal': its parameters are scale"),
         ("zero-gradient", "scale=4", "no parameter 'scale': it has no parameters"),
-        ("sign-flipping", "scale=big", "name=number, not 'scale=big'"),
-        ("sign-flipping", "scale", "name=number, not 'scale'"),
+        ("sign-flipping", "scale=big", "scale must be a number, not 'big'"),
+        ("sign-flipping", "scale", "scale must be a number, not ''"),
         ("sign-flipping", "form=1", "no parameter 'form'"),
         ("random-noise", "form=1", "no parameter 'form': its parameters are scale"),  # a setting of its own
     ],

@@ -18,7 +18,8 @@ PIECES = ("policy", "estimator", "attack", "aggregator", "optimizer", "algorithm
 EQUAL: dict[str, dict[str, Any]] = {
     "paper": {},
     "released": {"preset": "released", "byzantine": 3, "attack": "fedpg-attack"},
-    "options": {"byzantine": 1, "attack": "sign-flipping", "attack_options": ("scale=4",), "sigma": 0.5},
+    "options": {"byzantine": 1, "attack": "sign-flipping", "attack_options": ("scale=4",)}
+    | {"aggregator": "fedpg", "sigma": 0.5},
     "baseline": {"algorithm": "svrpg", "optimizer": "sgd", "learning_rate": 0.25},
 }
 
@@ -61,7 +62,7 @@ def test_tasks_that_are_made_anew_have_the_very_same_policy(factory: Any, preset
     ids=str,
 )
 def test_other_settings_are_another_piece_and_the_same_others(settings: dict[str, Any], piece: str):
-    usual, other = make_problem(make_config()), make_problem(make_config(**settings))
+    usual, other = (make_problem(make_config(preset="paper", **given)) for given in ({}, settings))
     assert [name for name in PIECES if getattr(usual, name) is not getattr(other, name)] == [piece]
 
 
@@ -86,6 +87,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "released": {"preset": "released", "byzantine": 3, "attack": "fedpg-attack"},
     "the server alone": {"preset": "released", "sigma": 1e-6},
     "gpomdp": {"algorithm": "gpomdp", "batch": (12, 20)},
+    "an attack on the aggregator": {"byzantine": 3, "attack": "opt-alie", "momentum": 0.5},
 }
 SMALL = {"jit(_measure)", "jit(_reduce_sum)", "jit(not_equal)"}
 """What is left to the first round: a norm, a sum, a comparison."""

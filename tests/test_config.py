@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -153,15 +154,15 @@ def test_a_name_like_no_other_is_answered_with_all_there_are():
     [
         ({"attack": "sign-flipping", "attack_options": ("scal=3",)}, ["sign-flipping", "'scal'", "scale"]),
         ({"attack": "nan", "attack_options": ("scale=3",)}, ["nan", "no parameters"]),
-        ({"attack": "sign-flipping", "attack_options": ("scale",)}, ["attack_options", "name=number"]),
-        ({"attack": "sign-flipping", "attack_options": ("scale=x",)}, ["attack_options", "name=number"]),
+        ({"attack": "sign-flipping", "attack_options": ("scale",)}, ["sign-flipping", "scale must be a number"]),
+        ({"attack": "sign-flipping", "attack_options": ("scale=x",)}, ["sign-flipping", "scale must be a number"]),
         ({"attack": "math:pi", "attack_options": ("scale=3",)}, ["math:pi", "not a function"]),
         ({"attack": "no_such_module:attack"}, ["attack 'no_such_module:attack'", "package.module:object"]),
         ({"attack": "math:no_such_function"}, ["attack 'math:no_such_function'", "package.module:object"]),
         ({"attack": ":"}, ["attack", "package.module:object"]),
         ({"attack": "math:pi"}, ["Attack", "function"]),
-        ({"aggregator_options": ("z=3",)}, ["fedpg", "'z'"]),
-        ({"aggregator_options": ("alpha=0.1",)}, ["fedpg", "'alpha'"]),  # a setting of its own
+        ({"aggregator_options": ("z=3",)}, ["compass", "'z'"]),
+        ({"aggregator": "krum", "aggregator_options": ("alpha=0.1",)}, ["krum", "'alpha'"]),  # a setting of its own
         ({"aggregator": "math:pi"}, ["math:pi", "Aggregator"]),
         ({"aggregator": "math:pi", "aggregator_options": ("z=3",)}, ["math:pi", "not a function"]),
         ({"aggregator": "math:nothing"}, ["aggregator 'math:nothing'", "package.module:object"]),
@@ -318,7 +319,32 @@ def test_without_a_preset_a_task_has_the_one_that_learns_better():
     assert make_config("CartPole-v1").preset == "paper"
     for task in ("LunarLander-v3", "LunarLander-v2", "HalfCheetah-v5", "Pendulum-v1", "my_module:make"):
         # What an attack means does not change with the task.
-        assert make_config(task) == make_config(task, "released", attack_form="paper")
+        assert make_config(task) == make_config(task, "released", attack_form="paper", aggregator="compass")
+
+
+@pytest.mark.parametrize("given", [{"sigma": 0.5}, {"delta": 0.5}, {"sigma": 1, "aggregator": "nnm+compass"}])
+def test_numbers_of_the_papers_filter_are_refused_where_compass_would_not_use_them(given: dict[str, Any]):
+    name, aggregator = next(iter(given)), given.get("aggregator", "compass")
+    words = f"{name} is a setting of the paper's filter, and the aggregator is {aggregator}: add --aggregator fedpg"
+    for task in ("CartPole-v1", "LunarLander-v3"):
+        with pytest.raises(ConfigError, match=re.escape(words)):
+            make_config(task, **given)
+        filtered = make_config(task, **given | {"aggregator": "fedpg"})
+        assert getattr(filtered, name) == given[name]
+
+
+def test_the_tables_sigma_is_with_the_papers_filter_only():
+    lander = "LunarLander-v3"
+    assert make_config(lander, "released").sigma == make_config(lander, aggregator="fedpg").sigma == 0.07
+    assert make_config(lander).sigma == make_config(lander, "released", aggregator="compass").sigma == "auto"
+
+
+def test_the_presets_have_the_papers_filter_and_the_default_has_not():
+    for preset in ("paper", "released"):
+        assert make_config(preset=preset).aggregator == make_config("HalfCheetah-v5", preset).aggregator == "fedpg"
+    assert make_config().aggregator == make_config("LunarLander-v3").aggregator == "compass"
+    assert make_config(agents=1).aggregator == "mean"  # with nobody to be compared with
+    assert make_config(agents=1, aggregator="fltrust").aggregator == "fltrust"
 
 
 def test_the_defaults_of_the_record_are_the_defaults_of_the_command():

@@ -26,7 +26,7 @@ from fedpg.cli.arguments import parse_seeds
 from fedpg.cli.federation import Create
 from fedpg.cli.reproduce import Reproduce
 from fedpg.cli.train import Train
-from fedpg.config import refuse_idle_attack, validate
+from fedpg.config import refuse_idle_attack, refuse_idle_sigma, validate
 from fedpg.experiments.catalogue import find
 from fedpg.federation import Local
 from fedpg.presets import OTHER_TASKS, TASKS
@@ -124,7 +124,7 @@ def one_round(problem: Problem) -> Log:
 
 def use_attack(new: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """Two of five agents make the attack of CONTRIBUTING, with its parameter from the command line."""
-    (function,) = new.values()
+    (function,) = [value for value in new.values() if inspect.isfunction(value)]
     monkeypatch.setitem(ATTACKS, "documented", function)
     (scale,) = [name for name in inspect.signature(function).parameters if name != "form"]
     attacked = federation(byzantine=2, alpha=0.4, attack="documented", attack_options=(f"{scale}=2",))
@@ -201,6 +201,7 @@ def check(options: Any) -> int:
         sites = options.sites if isinstance(options, Create) else None
         config = validate(dataclasses.replace(options.config, agents=sites or options.config.agents))
         refuse_idle_attack(config)
+        refuse_idle_sigma(config)
         # What is the reader's own, as package.module:object, is not here.
         if ":" not in config.algorithm:
             make_algorithm(config.algorithm)

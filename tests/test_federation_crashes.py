@@ -149,7 +149,9 @@ def test_the_demo_shows_its_sites_live_on_a_terminal(tmp_path: Path):
     last = plain.rpartition("unusable")[2]  # the table as it was left
     assert all(word in last for word in ("failed", "absent", "now"))  # none of its columns is cut off
     for i in range(3):
-        row = re.search(rf"site-{i} +yes +\d+ s +{len(rows) - 1}((?: +\d+){{6}}) +(?:accepted|turned away)", last)
+        row = re.search(
+            rf"site-{i} +yes +\d+ s +{len(rows) - 1}((?: +\d+){{6}}) +\d+\.\d +(?:accepted|turned away)", last
+        )
         assert row is not None, last
         assert sum(map(int, row[1].split())) == len(rows) - 1
     assert f"round {len(rows) - 1}, return " in last

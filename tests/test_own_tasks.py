@@ -134,6 +134,7 @@ SMALL: dict[str, Any] = {
     "test_episodes": 2,
     "hidden": (4,),
     "trajectories": 12,
+    "aggregator": "fedpg",
     "sigma": 10.0,
 }
 

@@ -12,7 +12,7 @@ from fedpg.cli import main
 from fedpg.screen import clock as in_words
 from fedpg.screen import seconds_left
 from fedpg.training import progress
-from fedpg.training.progress import Json, Lines, Snapshot
+from fedpg.training.progress import Json, Lines, Snapshot, describe
 
 CONFIG = make_config(trajectories=100)
 
@@ -68,6 +68,21 @@ def test_for_programs_every_line_is_an_object_and_the_last_update_is_always_ther
     assert {u["total"] for u in updates} == {100}
     assert [u["test_return"] for u in updates] == [20.0, 20.0, None]
     assert all(f"round {u['round']} " in u["text"] for u in updates)
+    assert {(u["harm"], u["unused"]) for u in updates} == {(None, 0)}
+    lines.update(9, at(1, 20)._replace(harm=0.75, unused=2))
+    last = json.loads(capsys.readouterr().out)
+    assert (last["harm"], last["unused"]) == (0.75, 2)
+
+
+def test_a_line_says_what_harm_liars_do_and_only_where_it_is_known():
+    lying = make_config(trajectories=5000, byzantine=3)
+    known, unknown = at(300, 4711)._replace(harm=0.84), at(300, 4711)
+    assert " honest 7.0/7 harm 0.8 " in describe(lying, known)
+    assert " honest 7.0/7 Byz. 3.0/3 " in describe(lying, unknown)
+    assert "harm" not in describe(CONFIG, known)
+    assert " 3 unused " in describe(CONFIG, known._replace(unused=3))
+    assert "unused" not in describe(CONFIG, known)
+    assert len(f"seed 0 4711/5000 {describe(lying, known)} 00:10") <= 80  # as on a terminal
 
 
 def test_a_command_for_programs_prints_nothing_else(

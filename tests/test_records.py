@@ -10,10 +10,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from PIL import Image
 from tensorboardX.proto.event_pb2 import Event
 
 from fedpg import Config, Records, Run, make_config, train_seeds
 from fedpg.aggregators import RULES
+from fedpg.plots import plot_curve
 from fedpg.problem import OUTCOMES, STATUSES, Problem, outcome_of
 from fedpg.training.rounds import LOGGED, evaluated, first_state
 
@@ -32,6 +34,9 @@ REQUIRED = [
     "accepted_byzantine",
     "precision",
     "recall",
+    "harm",
+    "harm_step",
+    "harm_cosine",
     "rule",
     "threshold",
     "distances",
@@ -159,6 +164,28 @@ def test_what_is_not_finite_is_null_in_the_file(tmp_path: Path):
     assert row["threshold"] is row["ratio"] is None
 
 
+def test_the_mean_harm_is_over_the_rounds_in_which_it_is_known():
+    records = made_up([[1] * 5] * 4, FIVE, harm=[8.0, np.nan, 1.0, np.inf], rule=[1, 0, 2, 0])
+    assert records.mean_harm() == 4.5
+    assert records.mean_harm(last=2) == 1.0
+    assert np.isnan(records.mean_harm(last=1))
+    assert column(records, "harm") == [8.0, None, 1.0, None]
+    assert records.unused == 2
+    assert np.isnan(Records(FIVE).mean_harm())
+    assert Records(FIVE).unused == 0
+
+
+def test_the_curve_has_a_panel_of_harm_where_somebody_may_do_any(tmp_path: Path):
+    def height(**changes: Any) -> int:
+        config = dataclasses.replace(FIVE, byzantine=changes.pop("byzantine", 2))
+        plot_curve(tmp_path / "curve.png", [made_up([[1] * 5] * 3, config, **changes)], "title")
+        return Image.open(tmp_path / "curve.png").size[1]
+
+    nothing = [np.nan] * 3
+    assert height() == height(harm=[1.0, np.nan, np.inf], harm_step=nothing)
+    assert height() > height(harm=nothing, harm_step=nothing) == height(byzantine=0)
+
+
 def test_before_the_first_round_there_is_one_row(tmp_path: Path):
     records = Records(FIVE)
     records.save(tmp_path / "records.jsonl")
@@ -218,3 +245,7 @@ def test_tensorboard_gets_the_returns_and_the_filter_round_by_round(run: Run):
     assert [honest[i + 1] for i in range(rounds)] == list(run.records.accepted()[0])
     train = scalars(run.folder, "return/train")
     np.testing.assert_allclose([train[i + 1] for i in range(rounds)], run.records.column("train_return"))
+    harm = scalars(run.folder, "aggregator/harm")
+    measured = dict(enumerate(run.records.column("harm"), start=1))
+    assert harm
+    assert harm == pytest.approx({i: value for i, value in measured.items() if np.isfinite(value)}, rel=1e-6)

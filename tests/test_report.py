@@ -15,7 +15,7 @@ from fedpg.experiments.paper import paper_curves
 from fedpg.experiments.render import Details, Heading, Pictures, Table, Text, to_html, to_markdown
 from fedpg.experiments.report import write_report
 from fedpg.experiments.store import Stored
-from fedpg.experiments.tables import MARKS, comparison, learning, overview, per_seed, times
+from fedpg.experiments.tables import MARKS, comparison, filters, learning, overview, per_seed, times
 from stored import stored_run
 
 
@@ -61,6 +61,21 @@ def test_the_tables_have_the_numbers_of_the_runs():
     seen = overview([panel], stock(5))
     assert f"400 [{paper:.0f}]" in [cell for row in seen.rows for cell in row]
     assert len(learning([panel], stock(5)).rows) == len(panel.curves)
+
+
+def test_the_filters_table_has_harm_only_if_some_run_measured_it():
+    stored = stock()
+    panels = [panel for experiment in EXPERIMENTS.values() for panel in experiment.panels]
+    before = filters(panels, stored)
+    assert before is not None
+    assert before.columns[-1] == "nobody"
+    key = next(key for key, run in stored.items() if run.config.agents > 1 and run.config.aggregator != "mean")
+    columns = dict(stored[key].columns) | {"harm": np.full(len(stored[key].returns), 0.756, np.float32)}
+    stored[key] = dataclasses.replace(stored[key], columns=columns)
+    after = filters(panels, stored)
+    assert after is not None
+    assert list(after.columns[-2:]) == ["harm", "harm to the step"]
+    assert {tuple(row[-2:]) for row in after.rows} == {("0.76", ""), ("", "")}
 
 
 class Page(HTMLParser):

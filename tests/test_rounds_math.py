@@ -214,7 +214,14 @@ def one_round(**settings):
     return problem, first_state(problem, 0), lambda state: advance(problem, state, Local(problem), Server(problem))
 
 
-NONE_CLOSE = {"agents": 3, "sigma": 1e-9, "inner_law": "fixed", "inner_steps": 1, "optimizer": "sgd"}
+NONE_CLOSE = {
+    "agents": 3,
+    "aggregator": "fedpg",
+    "sigma": 1e-9,
+    "inner_law": "fixed",
+    "inner_steps": 1,
+    "optimizer": "sgd",
+}
 
 
 def test_a_round_in_which_nobody_is_accepted_can_be_skipped():

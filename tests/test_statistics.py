@@ -1,5 +1,6 @@
 """The statistics of stored runs, and the verdict against the paper."""
 
+import dataclasses
 import math
 import re
 
@@ -72,6 +73,15 @@ def test_precision_and_recall_of_the_filter():
     assert did.recall == pytest.approx(2 / 6)
     assert did.rules == {"R1": 1.0}
     assert math.isnan(statistics.filtering([stored_run()]).recall)
+
+
+def test_harm_is_the_mean_over_the_rounds_that_measured_it():
+    new, old = stored_run(), stored_run(seed=1)
+    new = dataclasses.replace(new, columns={**new.columns, "harm": np.array([np.nan, 0.5, 1.5], np.float32)})
+    did = statistics.filtering([new, old])
+    assert did.harm == pytest.approx(1.0)
+    assert math.isnan(did.harm_step)
+    assert math.isnan(statistics.filtering([old]).harm)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -149,6 +150,28 @@ def test_settings_of_the_first_edition_are_read_by_their_old_names(tmp_path: Pat
     assert store.unpack(gzip.compress(json.dumps(content).encode()), tmp_path).key == run.key
 
 
+def test_harm_is_stored_where_it_was_measured_and_older_runs_have_none(tmp_path: Path):
+    config = make_config(agents=10, byzantine=3)
+    rows = [
+        {"trajectories": 10 * i, "test_return": 1.0, "rule": "R1", "harm": i / 3, "harm_step": None} for i in (1, 2)
+    ]
+    first = {"round": 0, "trajectories": 0, "test_return": 1.0}
+    run = store.from_rows(config, 0, [first, *rows], "")
+    back = store.unpack(store.pack(run), tmp_path)
+    np.testing.assert_array_equal(back.columns["harm"], np.array([np.nan, 1 / 3, 2 / 3], np.float32))
+    assert np.isnan(back.columns["harm_step"]).all()
+    older = store.from_rows(
+        config, 0, [first, *({k: v for k, v in row.items() if "harm" not in k} for row in rows)], ""
+    )
+    assert set(store.unpack(store.pack(older), tmp_path).columns) == set(store.COLUMNS)
+    assert compare(run, older).bits  # harm decides nothing
+    content = json.loads(gzip.decompress(store.pack(run)))
+    for wrong in (["a"] * 3, [0.5], "abc"):
+        content["columns"]["harm"] = wrong
+        with pytest.raises(StorageError, match="damaged"):
+            store.unpack(gzip.compress(json.dumps(content).encode()), tmp_path)
+
+
 def test_a_run_under_another_runs_name_is_refused(tmp_path: Path):
     path = store.save(tmp_path, stored_run())
     path.rename(path.with_name("seed-1.json.gz"))
@@ -159,25 +182,28 @@ def test_a_run_under_another_runs_name_is_refused(tmp_path: Path):
 # The fingerprint of the code
 
 BASE = Path(fedpg.__file__).parent
-WORDS = {"errors.py", "storage.py"}
-"""What goes wrong, and how files are written: neither decides a number."""
+WORDS = {"errors.py", "storage.py", "machine.py", "config.py"}
+"""What goes wrong, how files are written, how many cores there are, what is set by default: none decides a number of
+a run whose settings are known."""
 CHOOSING = {
     "tasks/__init__.py",
     "tasks/registry.py",
     "aggregators/__init__.py",
+    "aggregators/registry.py",
+    "attacks/__init__.py",
     "algorithms/__init__.py",
     "policies/__init__.py",
 }
 """These import everything that a name may stand for; which of it a run depends on is in its settings."""
-ELSEWHERE = {("policies/mlp.py", "columns.py"), ("tasks/compiled.py", "tasks/simulators.py")}
-"""Of these a compiled run uses nothing that decides a number: products of NumPy, and how many cores there are."""
+ELSEWHERE = {("policies/mlp.py", "columns.py")}
+"""Of this a compiled run uses nothing: products of NumPy."""
 CONFIGS = {
     f"{task}, {algorithm}, {aggregator}, {policy}": make_config(
         task, "released", algorithm, aggregator=aggregator, policy=policy
     )
     for task in ("CartPole-v1", "LunarLander-v3")
     for algorithm in ("gpomdp", "svrpg", "fedpg-br")
-    for aggregator in ("mean", "fedpg")
+    for aggregator in ("mean", "fedpg", "nnm+krum")
     for policy in ("mlp", "package.module:own")
 }
 
@@ -204,7 +230,7 @@ def test_the_fingerprint_covers_everything_that_a_run_imports(config: Config):
     assert {"training/rounds.py", "training/records.py", "assembly.py", "federation/local.py"} <= covered
     compiled = config.task == "CartPole-v1"
     for name in covered - CHOOSING:
-        needs = imported(name) - WORDS
+        needs = imported(name) - WORDS - CHOOSING
         if compiled:
             needs -= {other for this, other in ELSEWHERE if this == name}
         assert needs <= covered, name
@@ -212,12 +238,16 @@ def test_the_fingerprint_covers_everything_that_a_run_imports(config: Config):
     pieces = {"tasks/cartpole.py": compiled, "tasks/pool.py": not compiled, "tasks/simulators.py": not compiled}
     pieces |= {f"algorithms/{x.replace('-', '_')}.py": config.algorithm == x for x in ("gpomdp", "svrpg", "fedpg-br")}
     pieces |= {"algorithms/released.py": config.algorithm != "gpomdp"}
-    pieces |= {f"aggregators/{x}.py": config.aggregator != "mean" for x in ("fedpg", "sigma")}
     pieces |= {"policies/own.py": config.policy != "mlp"}
-    for room in {Path(name).parent for name in CHOOSING}:
+    for room in ("tasks", "algorithms", "policies"):
         for path in (BASE / room).rglob("*.py"):
             name = path.relative_to(BASE).as_posix()
             assert (name in covered) == pieces.get(name, True), name
+    judging = {"mean": [], "fedpg": ["fedpg", "sigma"], "nnm+krum": ["distances", "parts", "pre"]}[config.aggregator]
+    found = sorted(Path(name).stem for name in covered if name.startswith("aggregators/"))
+    assert found == sorted(["aggregator", "guards", *judging])
+    lying = decisive(dataclasses.replace(config, byzantine=1, attack="opt-ipm"))
+    assert {"attacks/adaptive.py", "attacks/crafted.py"} <= set(lying) - covered
 
 
 def test_a_users_own_algorithm_may_use_all_of_ours():

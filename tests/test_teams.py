@@ -17,9 +17,10 @@ import pytest
 from fedpg import Run, make_config, make_problem, make_task, train_seeds
 from fedpg.attacks import ATTACKS
 from fedpg.errors import Stopped
+from fedpg.machine import cores
 from fedpg.tasks import Episodes
 from fedpg.tasks.pool import NARROW, pool_of, with_pool
-from fedpg.tasks.simulators import KeptPools, Simulator, Step, cores
+from fedpg.tasks.simulators import KeptPools, Simulator, Step
 from probes import Given, episodes, play, policy_for, side_by_side
 from same import same_run
 

@@ -4,6 +4,7 @@ import functools
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
@@ -11,13 +12,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from fedpg.aggregators import Aggregator, Own, Sent
 from fedpg.attacks import Attack, Scene
 from fedpg.errors import ConfigError
 from fedpg.estimators import Estimator, gradient
 from fedpg.policies import Policy
 from fedpg.problem import Agent, Broadcast, Cohort, Memory, Problem, Schema, make_broadcast, status_of
 from fedpg.tasks import AgentEpisodes
-from fedpg.tasks.task import agent_keys, stream
+from fedpg.tasks.task import Then, agent_keys, stream
 from fedpg.trajectories import Trajectories, join
 
 
@@ -27,6 +29,31 @@ def _answer(cohort: Cohort, broadcast: Broadcast, memory: Memory) -> tuple[dict[
 
 GRADIENT = Agent(_answer)
 """Lines 4 to 6 of Algorithm 1: sample, and send the gradient."""
+
+
+def with_momentum(agent: Agent, beta: float, vectors: tuple[str, ...] = ("gradient",)) -> Agent:
+    """The agent, sending for each of these vectors its average over rounds: m_i <- beta m_i + (1 - beta) g_i, from 0.
+
+    S. P. Karimireddy, L. He, M. Jaggi, "Learning from history for Byzantine robust optimization", ICML 2021.
+    """
+    if not 0 <= beta < 1:
+        raise ConfigError(f"momentum must be in [0, 1), not {beta}")
+
+    def answer(cohort: Cohort, broadcast: Broadcast, memory: Memory) -> tuple[dict[str, Array], Memory]:
+        message, after = agent.answer(cohort, broadcast, memory["agent"])
+        averages = {name: _averaged(beta, memory["averages"][name], message[name]) for name in vectors}
+        return message | averages, {"agent": after, "averages": averages}
+
+    def init(agents: int, size: int) -> Memory:
+        averages = {name: jnp.zeros((agents, size)) for name in vectors}
+        return {"agent": agent.init(agents, size), "averages": averages}
+
+    return Agent(answer, init)
+
+
+@jax.jit
+def _averaged(beta: float, before: Array, new: Array) -> Array:
+    return beta * before + (1 - beta) * new
 
 
 class LocalCohort:
@@ -64,7 +91,7 @@ class LocalCohort:
             return self.gradient(theta, self.sample(theta, use))
         return self._noted(self._roll(theta, use, slice(None), self._estimate, (theta, *self._who)))
 
-    def _roll(self, theta: Array, use: int, who: slice, then: Any = None, given: tuple[Any, ...] = ()) -> Any:
+    def _roll(self, theta: Array, use: int, who: slice, then: Then | None = None, given: tuple[Any, ...] = ()) -> Any:
         p = self.problem
         plan = AgentEpisodes(self.width, p.steps, max(p.steps, p.test_steps), use)
         inputs = (self.broadcast.keys, self.broadcast.batch, self.agents[who], self.attacking[who])
@@ -85,7 +112,8 @@ class LocalCohort:
         return gradients
 
 
-class Gradients(NamedTuple):
+@dataclass(frozen=True)
+class Gradients:
     """What K agents make of their trajectories, `width` each."""
 
     policy: Policy
@@ -130,28 +158,55 @@ def _gradients(estimate: Gradients, everyone: Trajectories, theta: Array, *who: 
     return estimate(everyone, theta, *who)
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1, 2))
+class Target(NamedTuple):
+    """What adaptive attackers try their lies on: the aggregator, as it is in this round."""
+
+    aggregator: Aggregator
+    memory: Memory
+    own: Own  # what the server contributes
+
+
+Watch = Callable[[Broadcast], Target]
+"""The broadcast of a round -> what attackers of that round try their lies on."""
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3))
 def send(
     policy: Policy,
     attack: Attack,
     schema: Schema,
+    aggregator: Aggregator | None,
+    judging: tuple[Memory, Own, int] | None,
     message: dict[str, Array],
     memory: dict[str, Memory],
     key: Array,
     agents: Array,
     attacking: Array,
 ) -> tuple[dict[str, Array], dict[str, Memory], Array, Array]:
-    """(what the agents send, the attack's memory by vector, the lengths of their vectors [K], their status [K])."""
+    """(what the agents send, the attack's memory by vector, the lengths of their vectors [K], their status [K]).
+
+    An adaptive attack is compiled for its aggregator, which judges with a memory, what the server contributes, and B_t.
+    """
+    aggregate = None
+    if aggregator is not None and judging is not None:
+        aggregate = functools.partial(_aggregate, aggregator, judging)
     keys = agent_keys(stream(key, "attack"), agents)
     sent, after = dict(message), {}
     for name in schema.vectors:
-        scene = Scene(keys, message[name], attacking, policy.tensors)
+        scene = Scene(keys, message[name], attacking, policy.tensors, aggregate)
         sent[name], after[name] = attack.send(memory[name], scene)
     lengths = jnp.full(agents.shape, policy.size)
     if attack.length is not None:
         lengths = jnp.where(attacking, attack.length(policy.size), lengths)
     vectors, scalars = ({name: sent[name] for name in names} for names in schema)
     return sent, after, lengths, status_of(vectors, scalars, lengths)
+
+
+def _aggregate(aggregator: Aggregator, judging: tuple[Memory, Own, int], vectors: Array) -> Array:
+    """What the server would make of these vectors [K, D].  [D]"""
+    memory, own, batch = judging
+    valid = jnp.all(jnp.isfinite(vectors), axis=1)
+    return aggregator.update(memory, Sent(vectors, valid, batch), own)[0].gradient
 
 
 def first_memory(problem: Problem, agents: int) -> dict[str, Any]:
@@ -180,10 +235,12 @@ def answer(
     parts: int = 1,
     cancel: threading.Event | None = None,
     width: int | None = None,
+    watch: Watch | None = None,
 ) -> tuple[Answers, dict[str, Any]]:
     """The answers of the agents with these numbers, and what they remember; `parts` of them side by side.
 
-    `width` are the places for episodes of each agent; by default the fewest that hold B_t.
+    `width` are the places for episodes of each agent; by default the fewest that hold B_t. With `watch`, adaptive
+    attackers see what the server would make of their lies.
     """
     attacking = problem.byzantine[agents] & (broadcast.round >= problem.config.attack_start)
     count = len(agents)
@@ -206,10 +263,16 @@ def answer(
     names = {*problem.algorithm.reply.vectors, *problem.algorithm.reply.scalars}
     if set(message) != names:
         raise ConfigError(f"the agents sent {sorted(message)}, and the algorithm declares {sorted(names)}")
+    aggregator, judging = None, None
+    if watch is not None and problem.attack.adaptive:
+        target = watch(broadcast)
+        aggregator, judging = target.aggregator, (target.memory, target.own, broadcast.batch)
     sent, lies, lengths, status = send(
         problem.policy,
         problem.attack,
         problem.algorithm.reply,
+        aggregator,
+        judging,
         message,
         memory["attack"],
         broadcast.key,
@@ -219,13 +282,15 @@ def answer(
     return Answers(sent, lengths, status, returns, steps), {"agents": after, "attack": lies}
 
 
-def warm_up(problem: Problem, memory: dict[str, Any], agents: np.ndarray, parts: int = 1) -> list[Callable[[], Any]]:
+def warm_up(
+    problem: Problem, memory: dict[str, Any], agents: np.ndarray, parts: int = 1, watch: Watch | None = None
+) -> list[Callable[[], Any]]:
     """Calls that compile what rounds will need, an answer of no trajectories at every width; also side by side."""
     key = jax.random.key(0, impl="threefry2x32")
     nothing = {name: jnp.zeros(problem.policy.size) for name in problem.algorithm.broadcast}
     broadcast = make_broadcast(key, 1, 0, **nothing)
     return [
-        functools.partial(answer, problem, broadcast, memory, agents, None, parts, width=width)
+        functools.partial(answer, problem, broadcast, memory, agents, None, parts, width=width, watch=watch)
         for width in problem.task.widths(*problem.config.batch)
     ]
 

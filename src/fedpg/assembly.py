@@ -6,7 +6,8 @@ from typing import Any
 
 import optax
 
-from fedpg.aggregators import Aggregator, make_aggregator
+from fedpg.agents import with_momentum
+from fedpg.aggregators import Aggregator, closed, make_aggregator
 from fedpg.algorithms import make_algorithm
 from fedpg.attacks import Attack, make_attack
 from fedpg.config import Config
@@ -17,6 +18,8 @@ from fedpg.policies import Policy, make_mlp
 from fedpg.problem import Algorithm, Problem
 from fedpg.tasks import Task, make_task
 
+LISTEN_TO_FEW = ("krum", "dnc", "server")
+"""Rules that turn more agents away than alpha allows on purpose."""
 MakePolicy = Callable[[Task], Policy]
 """A user's own policy: what makes it for a task."""
 
@@ -43,19 +46,31 @@ def make_problem(
         task = task.vary(parameters)
     if task.agents not in (None, config.agents):
         raise ConfigError(f"the task {task.id} was made for {task.agents} agents, not for {config.agents}")
+    if config.fail_closed and aggregator is None and config.aggregator.split("+")[-1] in LISTEN_TO_FEW:
+        raise ConfigError(
+            f"fail_closed with the aggregator {config.aggregator!r} would use no round at all: it turns away more "
+            "agents than alpha allows, on purpose. Leave fail_closed out, or use another (multi-krum, compass)"
+        )
+    algorithm = algorithm or make_algorithm(config.algorithm)
+    rule = aggregator or make_aggregator(
+        config.aggregator, config.aggregator_options, alpha=config.alpha, sigma=config.sigma, delta=config.delta
+    )
     return Problem(
         config=config,
         task=task,
         policy=_policy(config, task, policy),
         estimator=make_estimator(config.estimator, config.discount, config.baseline, config.importance),
         attack=attack or make_attack(config.attack, config.attack_form, config.attack_options),
-        aggregator=aggregator
-        or make_aggregator(
-            config.aggregator, config.aggregator_options, alpha=config.alpha, sigma=config.sigma, delta=config.delta
-        ),
+        aggregator=closed(rule, config.alpha) if config.fail_closed else rule,
         optimizer=optimizer or _optimizer(config.optimizer, config.learning_rate),
-        algorithm=algorithm or make_algorithm(config.algorithm),
+        algorithm=_averaging(algorithm, config.momentum) if config.momentum else algorithm,
     )
+
+
+@functools.cache  # the same algorithm is the same object for equal settings
+def _averaging(algorithm: Algorithm, momentum: float) -> Algorithm:
+    """The algorithm, with agents who send averages over rounds."""
+    return algorithm._replace(agent=with_momentum(algorithm.agent, momentum, algorithm.reply.vectors))
 
 
 def _policy(config: Config, task: Task, given: Policy | MakePolicy | None) -> Policy:

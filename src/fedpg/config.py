@@ -37,19 +37,27 @@ class Config:
     attack_start: int = 1
     """The first round in which Byzantine agents attack; before it they are honest."""
 
-    aggregator: str = "fedpg"
-    """`fedpg` (Algorithm 1.1), `r2` (its rule R2 alone), `majority` (its set S itself), `mean` (no defence), or your
-    own `package.module:object`."""
+    aggregator: str = "compass"
+    """What the server makes of the replies: `compass` (by the server's own gradient), `fedpg` (the paper's Algorithm
+    1.1), `mean` (no defence), any other of docs/aggregators.md, some in a row (`nnm+krum`), or your own
+    `package.module:object`."""
     aggregator_options: tuple[str, ...] = ()
     """Parameters of the aggregator beyond those below, as `name=value`."""
     alpha: float = 0.3
     """The share of Byzantine agents that the aggregator reckons with, below 0.5."""
     sigma: float | Literal["auto"] = "auto"
-    """The bound on the deviation of one trajectory's gradient; `auto`: the server estimates it."""
+    """Of the paper's filter: the bound on the deviation of one trajectory's gradient; `auto`: the server's estimate."""
     delta: float = 0.6
-    """The probability with which rule R1 may fail."""
+    """Of the paper's filter: the probability with which its rule R1 may fail."""
     none_accepted: Literal["skip", "server"] = "skip"
     """If the aggregator accepts nobody: `skip` the round, or step on the `server`'s own gradients."""
+    momentum: float = 0.0
+    """What agents send is an exponential average of their vectors over rounds, with this weight on the past; 0: this
+    round's alone."""
+
+    fail_closed: bool = False
+    """If more agents are turned away than alpha allows, the round is not used: more are lying than the aggregator can
+    stand, or something is wrong."""
 
     batch: tuple[int, int] = (12, 20)
     """B: the trajectories per agent and round are drawn from this range, ends included."""
@@ -135,6 +143,10 @@ def validate(config: Config) -> Config:
             f"sigma must be a positive number or 'auto', not {c.sigma!r}",
         ),
         (0 < c.delta < 1, f"delta must be between 0 and 1, not {c.delta}"),
+        (
+            0 <= c.momentum < 1,
+            f"momentum must be in [0, 1), not {c.momentum}: 0 sends this round's gradients alone, 0.9 is usual",
+        ),
         (1 <= low <= high, f"batch must be two numbers, 1 or more, the smaller first, not {low} {high}"),
         (c.minibatch >= 1, f"minibatch must be 1 or more, not {c.minibatch}"),
         (
@@ -218,6 +230,21 @@ def refuse_idle_attack(config: Config) -> None:
     given = [n for n in ("attack", "attack_options", "attack_start") if getattr(config, n) != getattr(Config, n)]
     if given and not config.byzantine:
         raise ConfigError(f"{given[0]} is given, but no agent is Byzantine: say how many with byzantine")
+
+
+def of_compass(aggregator: str) -> bool:
+    """Whether compass decides, by the server's own gradient: it has no use for sigma and delta."""
+    return str(aggregator).split("+")[-1] == "compass"
+
+
+def refuse_idle_sigma(config: Config) -> None:
+    """A number that nobody uses is a mistake too."""
+    given = [n for n in ("sigma", "delta") if getattr(config, n) != getattr(Config, n)]
+    if given and of_compass(config.aggregator):
+        raise ConfigError(
+            f"{given[0]} is a setting of the paper's filter, and the aggregator is {config.aggregator}: "
+            "add --aggregator fedpg"
+        )
 
 
 RENAMED_SETTINGS = {"filter": "aggregator", "nobody": "none_accepted"}

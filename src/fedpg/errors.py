@@ -16,6 +16,12 @@ class Stopped(Exception):
     """Somebody asked the run to stop: nothing is wrong, and the round under way is done again when it goes on."""
 
 
+def require(holds: bool, message: str) -> None:
+    """A ConfigError with that message, unless it holds."""
+    if not holds:
+        raise ConfigError(message)
+
+
 def unknown(kind: str, name: str, known: Iterable[str]) -> ConfigError:
     """The error for a name that nobody registered, with the nearest ones that somebody did."""
     known = sorted(known)

@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-from fedpg.config import BUILT_IN, Config, PresetName, refuse_unknown, validate
+from fedpg.config import BUILT_IN, Config, PresetName, of_compass, refuse_idle_sigma, refuse_unknown, validate
 from fedpg.errors import unknown
 
 # The paper's hyper-parameter table: what a task sets, whatever the preset.
@@ -78,6 +78,7 @@ RENAMED = {
 PRESETS: dict[str, dict[str, Any]] = {
     "paper": {
         "attack_form": "paper",
+        "aggregator": "fedpg",
         "alpha": 0.3,
         # The table's sigma only makes sense on the scale of the released estimator.
         "sigma": "auto",
@@ -91,6 +92,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     },
     "released": {
         "attack_form": "released",
+        "aggregator": "fedpg",
         "alpha": 0.4,
         "none_accepted": "server",
         "inner_law": "geometric-from-1",
@@ -124,9 +126,12 @@ def make_config(
 ) -> Config:
     """The settings of a preset for a task and an algorithm, with the given ones instead, validated.
 
-    Without a preset: `paper` for CartPole and `released` for the other tasks, because that is what learns better there.
+    Without a preset: `paper` for CartPole and `released` for the other tasks, because that is what learns better there,
+    but with the default aggregator, which no attack of the arena breaks; the paper's is `fedpg`.
     """
-    return validate(defaults(task, preset, algorithm, **overrides))
+    config = validate(defaults(task, preset, algorithm, **overrides))
+    refuse_idle_sigma(config)
+    return config
 
 
 def defaults(
@@ -145,12 +150,15 @@ def defaults(
     refuse_unknown(overrides)
     task, _ = renamed(task)
     values = TASKS.get(task, OTHER_TASKS) | PRESETS[preset]
-    if not chosen:  # what an attack means does not change with the task
-        values |= {"attack_form": Config.attack_form}
+    if not chosen:  # what an attack means does not change with the task, and the defence is not the paper's
+        alone = overrides.get("agents", Config.agents) == 1  # with nobody to be compared with
+        values |= {"attack_form": Config.attack_form, "aggregator": "mean" if alone else Config.aggregator}
     if algorithm in ("svrpg", "gpomdp"):
         # The table gives these one batch size, the middle of FedPG-BR's range, and no filter.
         low, high = values.get("batch", Config.batch)
         values |= {"batch": ((low + high) // 2,) * 2, "aggregator": "mean", "inner_law": "fixed"}
         values |= {"inner_steps": 3} if algorithm == "svrpg" else {"inner_steps": 1, "none_accepted": "skip"}
+    if of_compass(overrides.get("aggregator", values["aggregator"])):
+        values |= {"sigma": "auto"}  # the table's is for the paper's filter
     values |= {name: tuple(value) if isinstance(value, list) else value for name, value in overrides.items()}
     return Config(**({"task": task, "preset": preset, "algorithm": algorithm} | values))

@@ -177,6 +177,10 @@ class Federation(Protocol):
         """What came of their answers."""
         ...
 
+    def warm_up(self, memory: Memory) -> list[Callable[[], Any]]:
+        """Calls that compile what rounds will need here; they may go side by side."""
+        ...
+
 
 class State(NamedTuple):
     """Everything that the next round depends on."""

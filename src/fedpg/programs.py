@@ -2,7 +2,6 @@
 
 import hashlib
 import os
-import platform
 import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -10,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import jax
+
+from fedpg.machine import abilities, cores
 
 
 def keep_compiled(folder: Path | None = None) -> None:
@@ -20,9 +21,16 @@ def keep_compiled(folder: Path | None = None) -> None:
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
 
 
+def wait_for_calls() -> None:
+    """Compiled calls on a CPU end before they return. Every piece of a round waits for the one before it, so handing it
+    to a thread of XLA and back only costs time. It must be said before anything is computed, and for the whole process:
+    so commands say it, and the library does not."""
+    jax.config.update("jax_cpu_enable_async_dispatch", False)
+
+
 def side_by_side(calls: Sequence[Callable[[], Any]]) -> None:
     """Make calls that compile, as many at a time as there are cores: the compiler itself has one thread each."""
-    with ThreadPoolExecutor(max(1, min(len(calls), os.cpu_count() or 1))) as threads:
+    with ThreadPoolExecutor(max(1, min(len(calls), cores()))) as threads:
         for job in [threads.submit(call) for call in calls]:
             job.result()
 
@@ -31,13 +39,4 @@ def _cache() -> Path:
     """One folder for each kind of processor: homes may be shared, and machine code must not be."""
     home = Path.home() / ("Library/Caches" if sys.platform == "darwin" else ".cache")
     base = Path(os.environ.get("XDG_CACHE_HOME") or home)
-    return base / "fedpg" / hashlib.sha256(_processor().encode()).hexdigest()[:12]
-
-
-def _processor() -> str:
-    """What this machine's processor can do."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        return "".join(sorted({line for line in lines if line.startswith(("model name", "flags", "Features"))}))
-    except OSError:  # not Linux
-        return f"{platform.machine()} {platform.processor()}"
+    return base / "fedpg" / hashlib.sha256(abilities().encode()).hexdigest()[:12]

@@ -12,7 +12,7 @@ import numpy as np
 import optax
 from jax import Array
 
-from fedpg.aggregators import Aggregator, Own, Sent, Verdict
+from fedpg.aggregators import Aggregator, Own, Sent, Verdict, guarded
 from fedpg.estimators import Estimator, correction, gradient, influences, scores
 from fedpg.policies import Policy
 from fedpg.problem import Broadcast, Memory, Problem, Replies, State, make_broadcast
@@ -33,6 +33,7 @@ class Server:
         self.problem, self.cancel = problem, cancel
         self._trajectories: dict[int, int] = {}
         self._steps: list[Array] = []
+        self._contributed: tuple[Broadcast, Own] | None = None
 
     def draw_batch(self, run_key: Array, round_: int) -> int:
         """B_t, uniform over its range."""
@@ -90,7 +91,7 @@ class Server:
             self.draw_inner_steps(broadcast)
 
         def aggregation() -> None:
-            own = self._contribution(broadcast, wanted=False)
+            own = self.contribution(broadcast, wanted=False)
             silent = Sent(jnp.zeros((p.config.agents, p.policy.size)), jnp.zeros(p.config.agents, bool), 1)
             _update(p.aggregator, state.aggregator, silent, own)
 
@@ -113,11 +114,19 @@ class Server:
         self, memory: Memory, replies: Replies, broadcast: Broadcast, name: str = "gradient"
     ) -> tuple[Verdict, Memory]:
         """Line 7: what the aggregator makes of the replies, with what it needs of the server."""
-        own = self._contribution(broadcast)
+        own = self.contribution(broadcast)
         return _update(self.problem.aggregator, memory, replies.sent(name), own)
 
-    def _contribution(self, broadcast: Broadcast, wanted: bool = True) -> Own:
-        """What the aggregator needs of the server, from trajectories of its own."""
+    def contribution(self, broadcast: Broadcast, wanted: bool = True) -> Own:
+        """What the aggregator needs of the server, from trajectories of its own; once in a round, whoever asks."""
+        if self._contributed is not None and self._contributed[0] is broadcast and wanted:
+            return self._contributed[1]
+        own = self._contribute(broadcast, wanted)
+        if wanted:
+            self._contributed = broadcast, own
+        return own
+
+    def _contribute(self, broadcast: Broadcast, wanted: bool) -> Own:
         p = self.problem
         needs = p.aggregator.needs
         if p.config.agents == 1:  # it cannot be compared with other agents, and how far they lie apart is nothing
@@ -205,7 +214,7 @@ class SemiStochastic:
 
 @functools.partial(jax.jit, static_argnums=0)
 def _update(aggregator: Aggregator, memory: Memory, sent: Sent, own: Own) -> tuple[Verdict, Memory]:
-    return aggregator.update(memory, sent, own)
+    return guarded(aggregator.update)(memory, sent, own)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))

@@ -1,10 +1,11 @@
 """Files: written whole or not at all, and checked when they come back."""
 
+import contextlib
 import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,30 @@ def remove_unfinished(folder: Path, name: str = "") -> None:
     """Delete the temporary files, of all files or of one, of a process that was killed while it wrote."""
     for path in folder.glob(f".{name}.*{UNFINISHED}" if name else f".*{UNFINISHED}"):
         path.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def locked(folder: Path, wait: bool = True) -> Iterator[None]:
+    """Alone among processes that lock this folder; the system forgets the lock when a process ends, however.
+
+    It waits for the others, or raises BlockingIOError.
+    """
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        yield
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            raise
+        except OSError:
+            pass  # a file system without locks
+        yield
+    finally:
+        os.close(handle)
 
 
 def save_tensors(path: Path, kind: str, tensors: Mapping[str, np.ndarray], about: Mapping[str, Any]) -> None:

@@ -10,10 +10,15 @@ from rich.table import Table
 from fedpg.config import Config
 from fedpg.screen import make_console
 from fedpg.training import Run
+from fedpg.training.harm import HARM
+from fedpg.training.progress import why_unused
 
 MARKS = (250, 500, 1000, 2000, 3000, 5000, 10_000)
 """Trajectories at which several seeds are averaged."""
-COLUMNS = ("seed", "return", "traj.", "rounds", "honest kept", "Byz. kept", "R1/R2/none", "seconds", "ksteps/s")
+COLUMNS = (
+    *("seed", "return", "traj.", "rounds", "honest kept", "Byz. kept", "harm"),
+    *("R1/R2/none", "sec.", "ksteps/s"),
+)
 """Short, so that the table fits 80 columns."""
 
 
@@ -34,6 +39,11 @@ def print_summary(runs: Sequence[Run], folder: Path) -> None:
         table.add_row(*_summary_row(run))
     console = make_console()
     console.print(table)
+    if any(np.isfinite(_harm(run)) for run in runs):
+        print(f"{HARM} (mean over rounds)")
+    if unused := sum(run.records.unused for run in runs):
+        rounds = sum(len(run.records) for run in runs)
+        print(f"{unused} of {rounds} rounds were not used: {why_unused(config)}")
     print(f"return: greedy, mean of {config.test_episodes} episodes, after the last round. Everything is in {folder}")
     if len(runs) > 1 and min(run.records.trajectories[-1] for run in runs) >= MARKS[0]:
         console.print(_means(runs))
@@ -52,6 +62,11 @@ def _means(runs: Sequence[Run]) -> Table:
     return table
 
 
+def _harm(run: Run) -> float:
+    """NaN if nobody is there to do any."""
+    return run.records.mean_harm() if run.config.byzantine else float("nan")
+
+
 def _summary_row(run: Run) -> list[str]:
     records, config = run.records, run.config
     honest = config.agents - config.byzantine
@@ -61,9 +76,7 @@ def _summary_row(run: Run) -> list[str]:
             f"{records.test_returns[-1]:.0f}",
             "0",
             "0",
-            "",
-            "",
-            "",
+            *[""] * 4,
             f"{run.seconds:.1f}",
             "",
         ]
@@ -76,6 +89,7 @@ def _summary_row(run: Run) -> list[str]:
         str(len(records)),
         f"{kept.mean() / honest:.0%}",
         f"{let_in.mean() / config.byzantine:.0%}" if config.byzantine else "",
+        f"{_harm(run):.1f}" if np.isfinite(_harm(run)) else "",
         "/".join(map(str, rules)) if config.aggregator != "mean" else "no filter",
         f"{run.seconds:.1f}",
         f"{records.steps / float(records.column('seconds').sum()) / 1e3:,.0f}",

@@ -1,9 +1,5 @@
 """Aggregation at the server: which of the agents' vectors to trust, and what to make of them."""
 
-import functools
-from collections.abc import Callable, Sequence
-from typing import Any
-
 from fedpg.aggregators.aggregator import (
     RULES,
     Aggregator,
@@ -13,52 +9,61 @@ from fedpg.aggregators.aggregator import (
     before,
     decide,
     mean,
-    mean_of,
     pairwise_distances,
 )
+from fedpg.aggregators.anchored import fltrust, monna, server, zeno
+from fedpg.aggregators.centres import centred_clipping, geometric_median
+from fedpg.aggregators.compass import compass
+from fedpg.aggregators.coordinates import mean_around_median, median, trimmed_mean
+from fedpg.aggregators.distances import krum, mda, multi_krum
 from fedpg.aggregators.fedpg import fedpg, majority, r2, required
+from fedpg.aggregators.guards import check_verdict, closed, guarded
+from fedpg.aggregators.pre import arc, bucketing, clipping, nnm
+from fedpg.aggregators.registry import AGGREGATORS, PRE, make_aggregator
 from fedpg.aggregators.sigma import concentration
-from fedpg.errors import ConfigError
-from fedpg.pieces import import_object, look_up
-
-AGGREGATORS: dict[str, Callable[..., Aggregator]] = {"fedpg": fedpg, "r2": r2, "majority": majority, "mean": mean}
-
-
-def make_aggregator(name: str, options: Sequence[str] = (), **given: Any) -> Aggregator:
-    """The aggregator of that name, or a user's own as `package.module:object`, an Aggregator or what makes one.
-
-    `given` are settings (alpha, sigma, delta) for those that take them.
-    """
-    if ":" not in name:
-        return _known(name, tuple(options), tuple(sorted(given.items())))
-    own = import_object("aggregator", name)
-    made = look_up("aggregator", name, {name: own}, options, **given) if callable(own) or options else own
-    if not isinstance(made, Aggregator):
-        raise ConfigError(f"the aggregator {name!r} is neither an Aggregator nor a function that makes one")
-    return made
-
-
-@functools.cache  # the same aggregator is the same object, so that nothing is compiled twice for it
-def _known(name: str, options: tuple[str, ...], given: tuple[tuple[str, Any], ...]) -> Aggregator:
-    return look_up("aggregator", name, AGGREGATORS, options, **dict(given))
-
+from fedpg.aggregators.spectral import caf, dnc, smea
+from fedpg.attacks.attack import mean_of
 
 __all__ = [
     "AGGREGATORS",
+    "PRE",
     "RULES",
     "Aggregator",
     "Own",
     "Sent",
     "Verdict",
+    "arc",
     "before",
+    "bucketing",
+    "caf",
+    "centred_clipping",
+    "check_verdict",
+    "clipping",
+    "closed",
+    "compass",
     "concentration",
     "decide",
+    "dnc",
     "fedpg",
+    "fltrust",
+    "geometric_median",
+    "guarded",
+    "krum",
     "majority",
     "make_aggregator",
+    "mda",
     "mean",
+    "mean_around_median",
     "mean_of",
+    "median",
+    "monna",
+    "multi_krum",
+    "nnm",
     "pairwise_distances",
     "r2",
     "required",
+    "server",
+    "smea",
+    "trimmed_mean",
+    "zeno",
 ]

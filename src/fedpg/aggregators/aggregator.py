@@ -12,6 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from fedpg.attacks.attack import mean_of
+
 CANDIDATES = 16
 RULES = ("nobody", "R1", "R2", "mean", "other")
 """Which rule decided: none could, R1, its fallback R2, a plain mean, or one of another aggregator."""
@@ -103,11 +105,6 @@ def before(change: Callable[[Array, Array], Array], rule: Aggregator) -> Aggrega
         return rule.update(memory, sent._replace(vectors=change(sent.clean, sent.valid)), own)
 
     return rule._replace(update=update)
-
-
-def mean_of(vectors: Array, chosen: Array) -> Array:
-    """The mean of the chosen ones of [K, D]; 0 if there is none."""
-    return jnp.sum(jnp.where(chosen[:, None], vectors, 0.0), axis=0) / jnp.maximum(jnp.sum(chosen), 1)
 
 
 def mean() -> Aggregator:

@@ -15,10 +15,10 @@ from fedpg.aggregators.aggregator import (
     Sent,
     Verdict,
     decide,
-    mean_of,
     pairwise_distances,
 )
 from fedpg.aggregators.sigma import auto_sigma, concentration, first_spread, observe_spread
+from fedpg.attacks.attack import mean_of
 
 Sigma = float | Array | Literal["auto"]
 

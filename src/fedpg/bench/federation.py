@@ -21,11 +21,11 @@ from fedpg.assembly import make_problem
 from fedpg.config import Config
 from fedpg.errors import SimulationError
 from fedpg.federation.local import Local
+from fedpg.machine import cores
 from fedpg.presets import make_config
 from fedpg.programs import side_by_side
 from fedpg.screen import make_console
 from fedpg.server import Server
-from fedpg.tasks.simulators import cores
 from fedpg.training.rounds import advance, first_state
 
 HIDDEN = (74, 74)

@@ -13,12 +13,13 @@ from rich.table import Table
 
 from fedpg.bench.measure import gymnasium_speed, peak_memory
 from fedpg.federation.local import Local
+from fedpg.machine import cores
 from fedpg.problem import Problem
 from fedpg.programs import side_by_side
 from fedpg.screen import make_console
 from fedpg.server import Server
 from fedpg.tasks.pool import Pool, pool_of, with_pool
-from fedpg.tasks.simulators import EnvPoolSimulator, GymnasiumSimulator, Simulator, Step, cores
+from fedpg.tasks.simulators import EnvPoolSimulator, GymnasiumSimulator, Simulator, Step
 from fedpg.tasks.task import SERVER
 from fedpg.training.rounds import advance, evaluated, first_state
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import tyro
 
+from fedpg.cli.arena import Arena, run_arena
 from fedpg.cli.bench import Bench, run_bench
 from fedpg.cli.federation import (
     Create,
@@ -26,7 +27,7 @@ from fedpg.cli.reproduce import Reproduce, run_reproduce
 from fedpg.cli.theory import Lab, Theory, run_theory, run_theory_lab
 from fedpg.cli.train import Train, run_train, train_defaults
 from fedpg.errors import ConfigError, SimulationError, unknown
-from fedpg.programs import keep_compiled
+from fedpg.programs import keep_compiled, wait_for_calls
 from fedpg.storage import StorageError
 
 USAGE = """\
@@ -36,6 +37,7 @@ fedpg: several agents learn one policy together, while some of them fail or lie.
   fedpg evaluate    the return of a trained policy, greedy
   fedpg play        render a trained policy to a GIF
   fedpg bench       the speed of this machine: training against the bare simulator
+  fedpg arena       every attack against every defence, and each defence's worst case
   fedpg reproduce   the paper's experiments: lists them, or runs what is missing
   fedpg report      one page of figures and tables from what is stored
   fedpg theory      what the paper's theorem promises your federation, and what it asks for
@@ -58,6 +60,7 @@ Examples:
   fedpg theory --agents 20 --byzantine 3 --epsilon 0.1         how many trajectories the theorem asks for
   fedpg federation create hospitals --sites 5 --address fl.example.org:8443
   fedpg reproduce figure1 --task CartPole-v1 --seeds 0:10      a figure of the paper, with its own curves beside ours
+  fedpg arena --defences fedpg krum                            the worst that three liars of ten can do to two rules
   fedpg COMMAND --help                                         all options of a command, with their defaults
 """
 
@@ -83,6 +86,7 @@ COMMANDS: dict[str, Command] = {
     "serve": Command(Serve, run_serve),
     "join": Command(Join, run_join),
     "reproduce": Command(Reproduce, run_reproduce),
+    "arena": Command(Arena, run_arena),
     "report": Command(Report, run_report),
 }
 
@@ -117,6 +121,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             options["default"] = command.defaults(rest)
         parsed = tyro.cli(command.options, config=(tyro.conf.FlagCreatePairsOff,), **options)
         keep_compiled()
+        wait_for_calls()
         return command.run(parsed)
     except (ConfigError, SimulationError, StorageError) as error:
         print(f"fedpg: {error}", file=sys.stderr)

@@ -19,11 +19,13 @@ class Report:
 
 
 def run_report(command: Report) -> int:
+    from fedpg.arena.section import sections
     from fedpg.experiments.report import write_report
     from fedpg.experiments.runner import say
     from fedpg.experiments.store import load_all
 
     out = command.out or command.results
-    for path in write_report(command.results, out, load_all(command.results), say):
+    more = sections(command.results, out)
+    for path in write_report(command.results, out, load_all(command.results), say, more):
         print(path)
     return 0

@@ -7,12 +7,12 @@ import sys
 import threading
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 
 from fedpg.cli.arguments import on_signal, parse_seeds
-from fedpg.config import Config, refuse_idle_attack, validate
+from fedpg.config import Config, refuse_idle_attack, refuse_idle_sigma, validate
 from fedpg.errors import ConfigError
 from fedpg.presets import defaults, renamed
 from fedpg.storage import read_config
@@ -44,11 +44,13 @@ class Train:
 
 
 def train_defaults(arguments: list[str]) -> Train:
-    """What decides the other defaults is looked up first: a run to resume, or the preset, task and algorithm."""
+    """What decides the other defaults is looked up first: a run to resume, or the preset, task and pieces."""
     first = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     first.add_argument("--task", default="CartPole-v1")
     first.add_argument("--preset")
     first.add_argument("--algorithm", default="fedpg-br")
+    first.add_argument("--aggregator")
+    first.add_argument("--agents")
     first.add_argument("--out", type=Path)
     first.add_argument("--resume", action="store_true")
     try:
@@ -60,7 +62,10 @@ def train_defaults(arguments: list[str]) -> Train:
         found = [read_config(folder) for folder in folders if (folder / "config.json").exists()]
         if found:
             return Train(found[0][0], seeds=",".join(str(seed) for _, seed in found))
-    return Train(defaults(chosen.task, chosen.preset, chosen.algorithm))
+    given: dict[str, Any] = {"aggregator": chosen.aggregator} if chosen.aggregator else {}
+    if chosen.agents == "1":  # which has nobody to be compared with
+        given["agents"] = 1
+    return Train(defaults(chosen.task, chosen.preset, chosen.algorithm, **given))
 
 
 def run_train(command: Train) -> int:
@@ -76,6 +81,7 @@ def run_train(command: Train) -> int:
         print(f"fedpg: {note}", file=sys.stderr)
     config = validate(dataclasses.replace(command.config, task=task))
     refuse_idle_attack(config)
+    refuse_idle_sigma(config)
     problem = make_problem(config)
     seeds = parse_seeds(command.seeds)
     if command.resume and command.out is None:

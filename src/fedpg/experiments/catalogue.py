@@ -229,6 +229,25 @@ def _readings(title: str, settings: dict[str, Any], task: str = CARTPOLE, **pape
     return Panel(f"presets-{task}", title, task, tuple(curves))
 
 
+PUBLISHED = {CARTPOLE: ("l=0.83", "c=0.03"), LANDER: ("l=1", "c=0.02")}
+"""The parameters that the Normalized attack's authors give."""
+
+
+def _normalized(task: str, title: str, **settings: Any) -> Panel:
+    """30 agents, 9 of whom turn the aggregate as far as they can (Fang et al., WWW 2025)."""
+    liars = {"agents": 30, "byzantine": 9, "attack": "normalized"} | settings
+    given, colluders = PUBLISHED[task], "knowledge=colluders"
+    curves = (
+        Curve("30 honest agents", GREY, {"agents": 30} | settings, reference=True),
+        Curve("published l and c, knowing all", SKY, liars | {"attack_options": given}),
+        Curve("published l and c, colluders' own", PURPLE, liars | {"attack_options": (*given, colluders)}),
+        Curve("l and c searched, knowing all", RED, liars),
+        Curve("l and c searched, colluders' own", ORANGE, liars | {"attack_options": (colluders,)}),
+        Curve("searched, knowing all, against compass", BLUE, liars | {"aggregator": "compass"}),
+    )
+    return Panel(f"normalized-{task}", title, task, curves)
+
+
 _LIST = (
     Experiment(
         "figure1",
@@ -311,6 +330,18 @@ _LIST = (
         tuple(
             Panel("more-attacks", ATTACK_TITLES[a], CARTPOLE, (Curve("FedPG-BR (K=10, B=3)", RED, _liars(a)),))
             for a in ("zero-gradient", "reward-flipping", "shuffled-rewards")
+        ),
+    ),
+    Experiment(
+        "normalized",
+        "The Normalized attack on FedPG-BR",
+        "30 agents, 9 of them Byzantine, as in Fang, Wang and Gong, Provably robust federated reinforcement learning, "
+        "WWW 2025, who report that the return falls from 500 to 101 on CartPole if the liars know all gradients, to "
+        "243 if they know their own, and the median on LunarLander from 219 to -33.",
+        (
+            _normalized(CARTPOLE, "preset released", trajectories=3000),
+            _normalized(CARTPOLE, "preset paper", preset="paper", trajectories=3000),
+            _normalized(LANDER, "preset released", trajectories=1000),
         ),
     ),
     Experiment(

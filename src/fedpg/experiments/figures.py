@@ -117,9 +117,11 @@ def picture(panels: Sequence[Panel], stored: Stock) -> bytes:
         ]
         if any(curve.paper for panel in panels for curve in panel.curves):
             handles.append(Line2D([], [], color="#374151", ls="--", lw=1.2, label="the paper's curve"))
-        figure.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), 2 * columns))
+        longest = max(len(str(handle.get_label())) for handle in handles)
+        fit = max(1, int(60 * columns / (longest + 8)))  # labels side by side
+        figure.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), 2 * columns, fit))
         out = io.BytesIO()
-        with Image.open(io.BytesIO(_save(figure, "png", dpi=110))) as image:
+        with Image.open(io.BytesIO(save_figure(figure, "png", dpi=110))) as image:
             image.convert("RGB").quantize(128).save(
                 out, format="png", optimize=True
             )  # a third of the size, and as good
@@ -133,10 +135,12 @@ def panel_image(panel: Panel, stored: Stock, total: bool = False) -> bytes:
         FigureCanvasAgg(figure)
         draw(figure.subplots(), panel, stored, total)
         # Points of lines to a tenth of a pixel are half as long to write.
-        return re.sub(rb"^[ML] .*$", lambda m: re.sub(rb"(\.\d)\d+", rb"\1", m[0]), _save(figure, "svg"), flags=re.M)
+        return re.sub(
+            rb"^[ML] .*$", lambda m: re.sub(rb"(\.\d)\d+", rb"\1", m[0]), save_figure(figure, "svg"), flags=re.M
+        )
 
 
-def _save(figure: Figure, kind: str, dpi: float | None = None) -> bytes:
+def save_figure(figure: Figure, kind: str, dpi: float | None = None) -> bytes:
     out = io.BytesIO()
     # The same runs give the same bytes: no date in the file.
     metadata = {"Date": None} if kind == "svg" else {"Software": None}

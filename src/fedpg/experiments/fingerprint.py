@@ -3,30 +3,34 @@
 import ast
 import functools
 import hashlib
-from collections.abc import Iterator
+import importlib.util
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import fedpg.errors
+from fedpg.aggregators import AGGREGATORS, PRE
+from fedpg.attacks import ATTACKS
 from fedpg.config import Config
 from fedpg.tasks import TASKS
 
 BASE = Path(fedpg.errors.__file__).parent
 
+RULES = AGGREGATORS | PRE
 EVERY_RUN = (
-    *("config.py", "pieces.py", "assembly.py", "trajectories.py", "estimators.py", "attacks.py"),
+    *("pieces.py", "assembly.py", "trajectories.py", "estimators.py", "attacks/attack.py"),
     *("policies/__init__.py", "policies/policy.py", "policies/mlp.py"),
     *("tasks/__init__.py", "tasks/task.py", "tasks/registry.py", "tasks/compiled.py"),
-    *("aggregators/__init__.py", "aggregators/aggregator.py", "algorithms/__init__.py"),
+    *("aggregators/aggregator.py", "aggregators/guards.py", "algorithms/__init__.py"),
     *("problem.py", "agents.py", "server.py", "federation/__init__.py", "federation/local.py"),
-    *("training/rounds.py", "training/records.py"),
+    *("training/rounds.py", "training/harm.py", "training/records.py"),
 )
-"""What the numbers of any run depend on, besides its settings and its seed."""
+"""What the numbers of any run depend on, besides its settings and its seed. Not config.py: a stored run has all of its
+settings with it, whatever the defaults are by now."""
 COMPILED = ("tasks/cartpole.py",)
 SIMULATED = ("tasks/pool.py", "tasks/simulators.py", "columns.py")
 """What only runs outside JAX depend on."""
-JUDGING = ("aggregators/fedpg.py", "aggregators/sigma.py")
-"""What only runs depend on whose aggregator is another than the mean."""
 OWN_POLICIES = ("policies/own.py", "columns.py")
 """What only a user's own policies depend on."""
 ALGORITHMS = {
@@ -39,34 +43,75 @@ ALGORITHMS = {
 def decisive(config: Config) -> tuple[str, ...]:
     """The source files that decide the numbers of a run with these settings, relative to the package.
 
-    Of a user's own algorithm nobody knows what it uses, so it has all of them; its own file is the user's concern.
+    Of a user's own algorithm nobody knows what it uses, so it has all of them. Of an
+    aggregator or an attack it is the file that it is made in, and those of the same room that this one imports.
     """
     names = (
         *EVERY_RUN,
         *(COMPILED if config.task in TASKS else SIMULATED),
         *(OWN_POLICIES if config.policy != "mlp" else ()),
-        *(JUDGING if config.aggregator != "mean" else ()),
+        *(name for part in config.aggregator.split("+") for name in _behind(RULES.get(part))),
+        *(_behind(ATTACKS.get(config.attack)) if config.byzantine else ()),
         *ALGORITHMS.get(config.algorithm, [name for names in ALGORITHMS.values() for name in names]),
     )
     return tuple(dict.fromkeys(names))
 
 
-def fingerprint(config: Config) -> str:
-    """The version of the code that decides the numbers of a run with these settings."""
-    return _digest(decisive(config))
+def _behind(maker: Callable[..., Any] | None) -> Iterator[str]:
+    """The file in which a piece is made, and those of its room that it needs; nothing for a user's own."""
+    if maker is not None:
+        module = maker.__module__.split(".")
+        yield from _needed("/".join(module[1:]) + ".py")
 
 
 @functools.cache
-def _digest(names: tuple[str, ...]) -> str:
+def _needed(name: str) -> tuple[str, ...]:
+    room = name.split("/")[0]
+    found = [name]
+    for node in ast.walk(_parsed((BASE / name).read_text())):
+        if isinstance(node, ast.ImportFrom) and str(node.module).startswith(f"fedpg.{room}."):
+            found += _needed(f"{room}/{str(node.module).split('.')[-1]}.py")
+    return tuple(dict.fromkeys(found))
+
+
+def fingerprint(config: Config) -> str:
+    """The version of the code that decides the numbers of a run with these settings."""
+    named = (config.task, config.algorithm, config.attack, config.policy, config.optimizer)
+    own = [name for name in (*named, *config.aggregator.split("+")) if ":" in name]
+    return _digest(decisive(config), tuple(own))
+
+
+@functools.cache
+def _digest(names: tuple[str, ...], own: tuple[str, ...] = ()) -> str:
     digest = hashlib.sha256()
     for name in names:
         digest.update(f"{name}\0{meaning((BASE / name).read_text())}\0".encode())
+    for name in own:
+        digest.update(f"{name}\0{_own_meaning(name.split(':')[0])}\0".encode())
     return digest.hexdigest()[:16]
+
+
+def _own_meaning(module: str) -> str:
+    """What the module of a user's own piece means; what that one imports is the user's concern."""
+    try:
+        spec = importlib.util.find_spec(module)
+        return meaning(Path(str(spec.origin)).read_text()) if spec is not None else ""
+    except (ImportError, ValueError, OSError, SyntaxError):  # no file that can be read
+        return ""
 
 
 def meaning(source: str) -> str:
     """The syntax tree of a source without docstrings; comments and layout are not in it. The same in every Python."""
-    return " ".join(_words(ast.parse(source)))
+    return " ".join(_words(_parsed(source)))
+
+
+_one_at_a_time = threading.Lock()
+
+
+def _parsed(source: str) -> ast.Module:
+    """The syntax tree; Python 3.11 counts the depth of all trees under way together, so threads take turns."""
+    with _one_at_a_time:
+        return ast.parse(source)
 
 
 def _words(node: Any) -> Iterator[str]:

@@ -10,9 +10,9 @@ from fedpg.experiments.compare import Likeness, compare
 from fedpg.experiments.fingerprint import fingerprint
 from fedpg.experiments.store import Stored, from_rows
 from fedpg.federation import Local
+from fedpg.machine import cores
 from fedpg.problem import Problem
 from fedpg.server import Server
-from fedpg.tasks.simulators import cores
 from fedpg.training.records import Records
 from fedpg.training.rounds import advance, evaluated, first_state
 

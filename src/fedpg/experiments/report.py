@@ -1,6 +1,6 @@
 """The report: figures, tables and where they come from, from stored runs alone."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from fedpg.experiments import tables
@@ -43,14 +43,16 @@ def perfect() -> str:
     )
 
 
-def write_report(results: Path, out: Path, stored: Stock, say: Callable[[str], None]) -> list[Path]:
-    """report.html, report.md and pictures/ in `out`; returns what was written."""
+def write_report(
+    results: Path, out: Path, stored: Stock, say: Callable[[str], None], more: Iterable[Block] = ()
+) -> list[Path]:
+    """report.html, report.md and pictures/ in `out`, with `more` at the end; returns what was written."""
     if not stored:
         raise StorageError(f"there are no stored runs in {results}: make some with `fedpg reproduce figure1`")
     experiments = [e for e in EXPERIMENTS.values() if any(runs_of(panel, stored) for panel in e.panels)]
     say("making the tables, and the pictures of the page")
-    blocks = list(page(experiments, stored))
     written = write_pictures(experiments, stored, out, say)
+    blocks = [*page(experiments, stored), *more]
     for name, text in (("report.html", to_html(TITLE, blocks)), ("report.md", to_markdown(TITLE, blocks))):
         write_whole(out / name, text)
         written.append(out / name)

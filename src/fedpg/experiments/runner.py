@@ -19,9 +19,9 @@ from fedpg.config import Config, to_json
 from fedpg.experiments.fingerprint import fingerprint
 from fedpg.experiments.store import Key, Stored, key_of, load, machine, path_of, save, unpack
 from fedpg.experiments.work import Event, Unit, work
+from fedpg.machine import cores
 from fedpg.screen import clock, seconds_left
 from fedpg.tasks import TASKS
-from fedpg.tasks.simulators import cores
 
 Engine = Callable[[Unit, int], Iterator[Event]]
 """(a unit, how many cores it gets) -> what it reports."""

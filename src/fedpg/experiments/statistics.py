@@ -114,6 +114,10 @@ class Filtering(NamedTuple):
     """Of the Byzantine replies, the share that was rejected."""
     rules: dict[str, float]
     """The share of rounds by the rule that decided."""
+    harm: float
+    """How far the aggregate lay from the mean of the honest, in its standard errors: the mean over rounds."""
+    harm_step: float
+    """The same of the optimiser's step."""
 
 
 def filtering(runs: Sequence[Stored]) -> Filtering:
@@ -131,7 +135,16 @@ def filtering(runs: Sequence[Stored]) -> Filtering:
         precision=_share(caught, caught + lost),
         recall=_share(caught, rounds * byzantine),
         rules={name: _share(int((rule == i).sum()), rounds) for i, name in enumerate(RULES) if (rule == i).any()},
+        harm=_mean_known(runs, "harm"),
+        harm_step=_mean_known(runs, "harm_step"),
     )
+
+
+def _mean_known(runs: Sequence[Stored], name: str) -> float:
+    """The mean over the rounds in which it was measured; runs of older versions have none."""
+    values = np.concatenate([run.columns.get(name, np.zeros(0)) for run in runs])
+    known = values[np.isfinite(values)].astype(float)
+    return float(known.mean()) if known.size else float("nan")
 
 
 def _share(part: int, whole: int) -> float:

@@ -20,6 +20,7 @@ from fedpg.aggregators import RULES
 from fedpg.config import Config, from_json, to_json
 from fedpg.errors import ConfigError
 from fedpg.experiments.fingerprint import fingerprint
+from fedpg.machine import processor
 from fedpg.storage import StorageError, read_config, remove_unfinished, write_whole
 
 FORMAT = "fedpg run 1"
@@ -35,6 +36,8 @@ COLUMNS: dict[str, type] = {
     "accepted_byzantine": np.int64,
 }
 """One entry per row of the run's records; row 0 is the untrained policy. Floats are exact."""
+MEASURED = ("harm", "harm_step")
+"""More columns of floats, which older runs do not have; NaN where nothing could be measured."""
 PACKAGES = ("fedpg", "jax", "jaxlib", "numpy", "optax", "gymnasium", "envpool", "mujoco")
 
 Key = tuple[Config, int]
@@ -90,7 +93,7 @@ def name_of(config: Config) -> str:
 
     Only what differs from the defaults counts, so that it stays when there is a new setting.
     """
-    usual = to_json(Config(trajectories=1))
+    usual = to_json(Config(trajectories=1, aggregator="fedpg"))  # the first edition's default: names stay
     settings = {name: value for name, value in to_json(replace(config, trajectories=1)).items() if value != usual[name]}
     return f"{config.name}-{hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]}"
 
@@ -101,13 +104,11 @@ def path_of(results: Path, config: Config, seed: int) -> Path:
 
 def machine() -> dict[str, Any]:
     """The processor and how many cores of it there are to use."""
-    model = platform.processor() or platform.machine()
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        model = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), model)
-    except OSError:
-        pass  # not Linux
-    return {"processor": model, "cores": os.cpu_count() or 1, "system": f"{platform.system()} {platform.machine()}"}
+    return {
+        "processor": processor(),
+        "cores": os.cpu_count() or 1,
+        "system": f"{platform.system()} {platform.machine()}",
+    }
 
 
 def versions() -> dict[str, str]:
@@ -140,6 +141,7 @@ def from_rows(config: Config, seed: int, rows: Iterable[Mapping[str, Any]], code
     full = [{name: 0 for name in COLUMNS} | {"rule": RULES[0]} | dict(row) for row in rows]
     values = {name: [row[name] for row in full] for name in COLUMNS} | {"rule": [RULES.index(r["rule"]) for r in full]}
     columns: dict[str, np.ndarray] = {name: np.array(values[name], kind) for name, kind in COLUMNS.items()}
+    columns |= {name: np.array([row.get(name) for row in rows], np.float32) for name in MEASURED if name in rows[-1]}
     seconds = sum(float(row.get("seconds") or 0.0) for row in rows)
     about = {
         "made": time.strftime("%Y-%m-%d", time.gmtime()),
@@ -182,7 +184,9 @@ def pack(run: Stored) -> bytes:
     """The bytes of a run's file."""
     # A float32 in its shortest decimal form comes back as the same float32.
     columns = {
-        name: [float(str(x)) for x in values] if COLUMNS[name] is np.float32 else values.tolist()
+        name: [float(str(x)) if np.isfinite(x) else None for x in values]
+        if values.dtype == np.float32
+        else values.tolist()
         for name, values in run.columns.items()
     }
     content = {"format": FORMAT, "settings": to_json(run.config), "seed": run.seed, "code": run.code}
@@ -209,10 +213,11 @@ def unpack(data: bytes, path: Path) -> Stored:
         config = from_json(content.pop("settings"))
         seed, code, columns = content.pop("seed"), content.pop("code"), content.pop("columns")
         known = type(seed) is int and 0 <= seed < 2**32 and isinstance(code, str)
-        if not known or set(columns) != set(COLUMNS):
+        if not known or set(columns) - set(MEASURED) != set(COLUMNS):
             raise ValueError("it has another seed, code or columns than a run has")
         _check_about(content)
         arrays = {name: _array(columns[name], kind) for name, kind in COLUMNS.items()}
+        arrays |= {name: _measured(columns[name]) for name in MEASURED if name in columns}
     except DAMAGE as error:
         raise StorageError(f"{path} is damaged or no stored run: {error}. {WHAT_TO_DO}") from error
     run = Stored(config, seed, code, content, arrays)
@@ -227,6 +232,13 @@ def _array(values: Any, kind: type) -> np.ndarray:
         raise ValueError("a column holds something else than its numbers")
     with np.errstate(over="ignore"):  # too large for a float32: infinite, which is refused later
         return np.array(values, kind)
+
+
+def _measured(values: Any) -> np.ndarray:
+    """A column of floats; None is NaN."""
+    if not isinstance(values, list):
+        raise ValueError("a column holds something else than its numbers")
+    return _array([float("nan") if x is None else x for x in values], np.float32)
 
 
 def _check_about(about: Mapping[str, Any]) -> None:

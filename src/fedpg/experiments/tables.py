@@ -21,6 +21,7 @@ from fedpg.experiments.statistics import (
 )
 from fedpg.experiments.store import UNKNOWN, Stored
 from fedpg.screen import clock
+from fedpg.training.harm import HARM
 
 MARKS = {
     "CartPole-v1": (500, 1000, 2000, 3000, 5000),
@@ -177,9 +178,19 @@ def filters(panels: Sequence[Panel], stored: Stock) -> Table | None:
             # Where nobody lies there is nobody to detect.
             precision = did.precision if config.byzantine else float("nan")
             shares = [did.honest_kept, did.byzantine_kept, precision, did.recall]
-            rows.append([panel.title, curve.label, *map(share, shares), *rules])
+            harms = ["" if np.isnan(harm) else f"{harm:.2f}" for harm in (did.harm, did.harm_step)]
+            rows.append([panel.title, curve.label, *map(share, shares), *rules, *harms])
     columns = ["panel", "curve", "honest kept", "Byzantine kept", "precision", "recall", "R1", "R2", "nobody"]
-    return Table(columns, once(rows), "What the filter did, over all rounds and seeds.", words=2) if rows else None
+    caption = "What the filter did, over all rounds and seeds."
+    if any(row[-2:] != ["", ""] for row in rows):
+        columns += ["harm", "harm to the step"]
+        caption += (
+            f" {HARM[0].upper()}{HARM[1:]}. Harm to the step is the same of the move that the optimiser would make. "
+            "Runs of older versions have neither."
+        )
+    else:  # all runs are of a version that did not measure it
+        rows = [row[:-2] for row in rows]
+    return Table(columns, once(rows), caption, words=2) if rows else None
 
 
 def per_seed(panels: Sequence[Panel], stored: Stock) -> Table:

@@ -1,5 +1,6 @@
 """The federation in this process: all agents in a few compiled calls."""
 
+import copy
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -7,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from fedpg.agents import answer, warm_up
-from fedpg.problem import Broadcast, Outcome, Problem, Replies
+from fedpg.agents import Target, Watch, answer, warm_up
+from fedpg.problem import Broadcast, Memory, Outcome, Problem, Replies
+from fedpg.server import Server
 
 
 class Local:
@@ -18,17 +20,32 @@ class Local:
         self.problem, self.cancel = problem, cancel
         self.parts = min(threads, problem.task.threads(problem.policy), problem.config.agents)
         self.threads = ThreadPoolExecutor(self.parts) if self.parts > 1 else None
+        self.watch: Watch | None = None
+
+    def watching(self, server: Server, memory: Memory) -> "Local":
+        """The same agents, whose attackers try their lies on the server's aggregator as it remembers in this round."""
+        watchful = copy.copy(self)
+        watchful.watch = lambda broadcast: Target(self.problem.aggregator, memory, server.contribution(broadcast))
+        return watchful
 
     def ask(self, broadcast: Broadcast, memory: Any) -> tuple[Replies, Any]:
         """Lines 4 to 6 of Algorithm 1, for all agents."""
         agents = np.arange(self.problem.config.agents)
-        got, memory = answer(self.problem, broadcast, memory, agents, self.threads, self.parts, self.cancel)
+        got, memory = answer(
+            self.problem, broadcast, memory, agents, self.threads, self.parts, self.cancel, watch=self.watch
+        )
         vectors, scalars = ({name: got.sent[name] for name in names} for names in self.problem.algorithm.reply)
         return Replies(vectors, scalars, np.asarray(got.status), got.returns, got.steps, broadcast.batch), memory
 
     def warm_up(self, memory: Any) -> list[Callable[[], Any]]:
         """Calls that compile what rounds will need."""
-        return warm_up(self.problem, memory, np.arange(self.problem.config.agents), self.parts)
+        p = self.problem
+
+        def watch(broadcast: Broadcast) -> Target:
+            nothing = p.aggregator.init(p.config.agents, p.policy.size)
+            return Target(p.aggregator, nothing, Server(p).contribution(broadcast, wanted=False))
+
+        return warm_up(p, memory, np.arange(p.config.agents), self.parts, watch)
 
     def tell(self, round_: int, outcome: Outcome) -> None:
         """They are in this process, and do not care."""

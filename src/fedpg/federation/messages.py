@@ -84,7 +84,7 @@ def settings_digest(config: Config) -> str:
     those that concern the server alone."""
     alone = (
         *("task", "trajectories", "test_episodes", "test_horizon", "learning_rate", "optimizer", "none_accepted"),
-        *("aggregator", "aggregator_options"),
+        *("aggregator", "aggregator_options", "fail_closed"),
     )
     shared = {name: value for name, value in to_json(config).items() if name not in alone}
     return hashlib.sha256(json.dumps(shared, sort_keys=True).encode()).hexdigest()[:16]

@@ -78,10 +78,13 @@ def unpack_memory(raw: bytes, problem: Problem) -> Remembered:
 
 
 def refuse_collusion(problem: Problem) -> None:
-    """Colluders know each other's gradients; sites do not."""
-    if problem.config.byzantine and problem.attack.colludes:
+    """Colluders know each other's gradients, and some try their lies on the aggregator; sites can do neither."""
+    attack, alone = problem.attack, "sign-flipping, random-noise, random-action, zero-gradient, reward-flipping, ..."
+    if problem.config.byzantine and (attack.colludes or attack.adaptive):
+        needs = "the gradients of other agents, and sites do not see each other's"
+        if attack.adaptive:
+            needs = "to try its lies on the server's aggregator, and sites do not see that"
         raise ConfigError(
-            f"attack {problem.config.attack!r} needs the gradients of all Byzantine agents, and sites do not see each "
-            "other's: simulate it with fedpg train, or choose an attack that an agent can make alone (sign-flipping, "
-            "random-noise, random-action, zero-gradient, reward-flipping, ...)"
+            f"attack {problem.config.attack!r} needs {needs}: simulate it with fedpg train, or choose an attack that "
+            f"an agent can make alone ({alone})"
         )

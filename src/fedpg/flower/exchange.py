@@ -3,9 +3,8 @@
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
-import numpy as np
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.common.constant import ErrorCode
 
@@ -14,6 +13,7 @@ from fedpg.federation.messages import encode_broadcast, settings_digest
 from fedpg.problem import STATUSES, Broadcast, Memory, Outcome, Problem, Replies
 from fedpg.sites.gathering import Gathering, check_quorum
 from fedpg.sites.ledger import Ledger
+from fedpg.training.progress import why_unused
 
 RECORD = "fedpg"
 """The name of the one record in a message."""
@@ -74,10 +74,15 @@ class Exchange:
             self.stop.wait(1.0)
         raise Stopped
 
+    def warm_up(self, memory: Memory) -> list[Callable[[], Any]]:
+        """Nothing: the sites compile for themselves."""
+        return []
+
     def tell(self, round_: int, outcome: Outcome) -> None:
         """What came of the replies."""
         assert self.round is not None
-        self.ledger.decided(self.round, np.asarray(outcome.verdict.accepted), outcome.replies.status)
+        unused = "" if outcome.verdict.somebody else why_unused(self.config)
+        self.ledger.decided(self.round, outcome.verdict, outcome.replies.status, unused)
         if self.rounds and round_ >= self.rounds:
             self.stop.set()
 

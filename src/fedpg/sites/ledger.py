@@ -4,6 +4,7 @@ import json
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedpg.aggregators import RULES, Verdict
 from fedpg.problem import OUTCOMES, STATUSES, outcome_of
 from fedpg.storage import StorageError
 
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
     from fedpg.sites.gathering import Gathering
 
 FILE = "federation.jsonl"
+RECENT = 20
+"""Rounds over which it is said how far out a site is."""
 PAUSE = 10.0
 """Seconds between two notes of strangers."""
 
@@ -32,6 +36,21 @@ class Row:
     replied: int = 0  # the last round it replied to
     counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(OUTCOMES, 0))  # rounds, and attempts at one
     state: str = "not connected yet"
+    far: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))  # how far out its last replies were
+
+    @property
+    def how_far(self) -> float:
+        """The median of that; NaN while there is none."""
+        return float(np.median(self.far)) if self.far else float("nan")
+
+
+def how_far_out(verdict: Verdict) -> np.ndarray:
+    """Each site's distance to the centre over the threshold of the rule that decided, or over the median distance if
+    there is none; NaN or infinite where there is nothing to compare.  [K]"""
+    distances, threshold = np.asarray(verdict.distances, float), float(verdict.threshold)
+    known = distances[np.isfinite(distances)]
+    unit = threshold if np.isfinite(threshold) else float(np.median(known)) if known.size else 0.0
+    return distances / unit if unit > 0 else np.full(distances.shape, np.nan)
 
 
 class Ledger:
@@ -41,6 +60,8 @@ class Ledger:
         self.rows = [Row(name) for name in names]
         self.path, self.say = path, say or (lambda text: None)
         self.round = 0
+        self.unused = 0
+        """Rounds, since this server started, in which nobody was accepted."""
         self._lock = threading.RLock()
         self._attempt = 0
         self._strangers, self._silent_until = 0, 0.0
@@ -60,15 +81,18 @@ class Ledger:
             self.rows[agent].seen = time.monotonic()
             self.rows[agent].state = "replied"
 
-    def decided(self, round_: "Gathering", accepted: np.ndarray, status: np.ndarray) -> None:
-        """The aggregator has decided on a round."""
+    def decided(self, round_: "Gathering", verdict: Verdict, status: np.ndarray, unused: str = "") -> None:
+        """The aggregator has decided on a round; `unused` says why it accepted nobody, if so."""
         with self._lock:
-            self._enter(round_, [STATUSES[int(s)] for s in status], [bool(a) for a in accepted])
+            self.unused += bool(unused)
+            self._enter(round_, [STATUSES[int(s)] for s in status], verdict, unused)
+        if unused:
+            self.say(f"round {round_.number} is not used: {unused}")
 
     def failed(self, round_: "Gathering", quorum: int) -> None:
         """A round had no quorum."""
         with self._lock:
-            self._enter(round_, round_.statuses, None)
+            self._enter(round_, round_.statuses)
         self.say(
             f"round {round_.number}: {round_.usable} usable replies, {quorum} are needed: nothing changed, asking again"
         )
@@ -124,25 +148,37 @@ class Ledger:
             self._append({"round": self.round, "event": event, "site": name, "reason": reason})
         self.say(f"{name or 'a stranger'}: {event}: {reason}")
 
-    def _enter(self, round_: "Gathering", statuses: list[str], accepted: list[bool] | None) -> None:
-        """What became of every site, in the table and in the file; `accepted` is None if no aggregator ran."""
+    def _enter(
+        self, round_: "Gathering", statuses: list[str], verdict: Verdict | None = None, unused: str = ""
+    ) -> None:
+        """What became of every site, in the table and in the file; `verdict` is None if no aggregator ran."""
         sites: dict[str, Any] = {}
+        far = np.full(len(statuses), np.nan) if verdict is None else how_far_out(verdict)
         for agent, (row, status) in enumerate(zip(self.rows, statuses, strict=True)):
-            verdict = None if accepted is None else accepted[agent]
-            outcome, reason = outcome_of(status, verdict), self._why(round_, agent, status, verdict)
+            accepted = None if verdict is None else bool(verdict.accepted[agent])
+            outcome, reason = outcome_of(status, accepted), self._why(round_, agent, status, accepted)
             row.counts[outcome] += 1
+            known = status == "answered" and bool(np.isfinite(far[agent]))
+            if known:
+                row.far.append(float(far[agent]))
             row.state = outcome if status == "answered" else f"{outcome}: {reason.removeprefix('failed at the site: ')}"
             sites[row.name] = {
                 "outcome": outcome,
                 "status": status,
-                "accepted": bool(verdict),
+                "accepted": bool(accepted),
+                "how_far": float(far[agent]) if known else None,
                 "reason": reason,
                 "seconds": round_.seconds.get(agent),
             }
         took = round(time.monotonic() - round_.began, 3)
-        quorum = accepted is not None
-        line = {"round": round_.number, "attempt": self._attempt, "quorum": quorum, "seconds": took, "sites": sites}
-        self._append(line)
+        rule = None if verdict is None else RULES[int(verdict.rule)]
+        about: dict[str, Any] = {
+            "round": round_.number,
+            "attempt": self._attempt,
+            "quorum": verdict is not None,
+            "seconds": took,
+        }
+        self._append(about | {"rule": rule, "unused": unused, "sites": sites})
 
     def _why(self, round_: "Gathering", agent: int, status: str, accepted: bool | None) -> str:
         """Why a site was not accepted; nothing if it was."""

@@ -1,5 +1,6 @@
 """The sites of a federation, live on a terminal, as lines elsewhere."""
 
+import math
 import sys
 import threading
 import time
@@ -14,8 +15,8 @@ from rich.text import Text
 
 from fedpg.config import Config
 from fedpg.problem import OUTCOMES
-from fedpg.screen import make_console
-from fedpg.sites.ledger import Ledger
+from fedpg.screen import make_console, seconds_left
+from fedpg.sites.ledger import RECENT, Ledger
 from fedpg.training.progress import Lines, Reporter, Silent, Snapshot
 
 EVERY = 10.0
@@ -84,13 +85,26 @@ FINE = ("accepted", "not judged", "asked", "replied", "connected")
 """States that are no site's fault."""
 
 
+HOW_FAR = (
+    f"how far: distance to the centre over the rule's threshold (over the median distance if it has none), in the last "
+    f"{RECENT} rounds"
+)
+
+
 def make_table(ledger: Ledger) -> Table:
-    """A row per site, with how often it came to each outcome."""
-    table = Table(title=f"round {ledger.round}", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    """A row per site, with how often it came to each outcome, and how far out it lies."""
+    unused = f"; rounds not used, since nobody was accepted: {ledger.unused}" if ledger.unused else ""
+    table = Table(
+        title=f"round {ledger.round}{unused}",
+        caption=HOW_FAR,
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
+    )
     table.add_column("site", no_wrap=True)
     table.add_column("online", no_wrap=True)
     # In two lines where that is narrower: there is room for what a site does now on a terminal of 100 columns.
-    for name in ("last\nseen", "last\nreply", *(outcome.replace(" ", "\n") for outcome in OUTCOMES)):
+    for name in ("last\nseen", "last\nreply", *(outcome.replace(" ", "\n") for outcome in OUTCOMES), "how\nfar"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("now", overflow="fold")
     for row in list(ledger.rows):
@@ -98,15 +112,22 @@ def make_table(ledger: Ledger) -> Table:
         seen = "" if row.seen is None else f"{time.monotonic() - row.seen:.0f} s"
         counts = [str(row.counts[outcome]) for outcome in OUTCOMES]
         state = Text(row.state, "" if row.state in FINE else "yellow")
-        table.add_row(row.name, yes, seen, str(row.replied or ""), *counts, state)
+        table.add_row(row.name, yes, seen, str(row.replied or ""), *counts, _short(row.how_far), state)
     return table
+
+
+def _short(value: float) -> str:
+    """At most four letters."""
+    if math.isnan(value):
+        return ""
+    return f"{value:.1f}" if value < 99.95 else f"{value:.0f}" if value < 9999.5 else f"{value:.0e}".replace("+", "")
 
 
 def describe(config: Config, snapshot: Snapshot, began: tuple[float, int]) -> str:
     """The line below the table."""
     gained, spent = snapshot.trajectories - began[1], time.monotonic() - began[0]
-    left = (config.trajectories - snapshot.trajectories) * spent / gained if gained > 0 else None
-    ending = f", {left:.0f} s left" if left is not None and left > 0 else ""
+    left = seconds_left(gained, config.trajectories - snapshot.trajectories, spent)
+    ending = f", {left:.0f} s left" if left else ""
     counts = f"{min(snapshot.trajectories, config.trajectories)}/{config.trajectories} trajectories"
     return f"round {snapshot.round}, return {snapshot.test_return:.0f}, {counts}{ending}"
 

@@ -12,8 +12,8 @@ from gymnasium import spaces
 from jax import Array
 
 from fedpg.errors import ConfigError, unknown
+from fedpg.machine import cores
 from fedpg.policies import Params, Policy
-from fedpg.tasks.simulators import cores
 from fedpg.tasks.task import Act, Episodes, Plan, Task, Then
 from fedpg.trajectories import BLOCK, Trajectories
 

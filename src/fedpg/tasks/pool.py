@@ -35,9 +35,10 @@ from jax import Array
 
 from fedpg.columns import padded
 from fedpg.errors import SimulationError, Stopped
+from fedpg.machine import cores
 from fedpg.policies import Policy
 from fedpg.tasks.compiled import padded_steps
-from fedpg.tasks.simulators import KEPT, Simulator, cores
+from fedpg.tasks.simulators import KEPT, Simulator
 from fedpg.tasks.task import Act, Plan, Task, Then
 from fedpg.trajectories import PACKED_BLOCK, Trajectories
 

@@ -13,6 +13,7 @@ import numpy as np
 from gymnasium import spaces
 
 from fedpg.errors import ConfigError, unknown
+from fedpg.machine import cores
 from fedpg.pieces import import_object
 from fedpg.tasks.cartpole import CARTPOLE
 from fedpg.tasks.compiled import Environment, compiled_task
@@ -24,7 +25,6 @@ from fedpg.tasks.simulators import (
     KeptPools,
     Mixed,
     Simulator,
-    cores,
 )
 from fedpg.tasks.task import Task
 

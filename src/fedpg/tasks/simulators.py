@@ -1,7 +1,6 @@
 """Simulators outside JAX: EnvPool's pools, made anew or kept, and environments of Gymnasium."""
 
 import ctypes
-import os
 import sys
 import threading
 import weakref
@@ -9,6 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 import numpy as np
+
+from fedpg.machine import cores
 
 KEPT = 800
 """Environments that are kept, at a megabyte each: those of a round of ten agents and its inner loop."""
@@ -39,11 +40,6 @@ class Simulator(Protocol):
     def close(self) -> None:
         """All are."""
         ...
-
-
-def cores() -> int:
-    """The cores that this thread may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class EnvPoolSimulator:

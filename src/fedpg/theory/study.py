@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from fedpg.errors import ConfigError, unknown
+from fedpg.screen import seconds_left
 from fedpg.storage import StorageError, remove_unfinished, write_whole
 from fedpg.theory.lab import QUICK, Note, Result, Scale
 from fedpg.theory.rules import experiment_error, experiment_rules
@@ -104,7 +105,7 @@ class _Clock:
         return (before + WEIGHTS[name] * part) / total
 
     def left(self, share: float) -> float:
-        return (time.monotonic() - self.began) * (1 - share) / max(share, 1e-9)
+        return seconds_left(share, 1 - share, time.monotonic() - self.began) or 0.0
 
 
 @contextlib.contextmanager

@@ -12,6 +12,7 @@ from fedpg.errors import ConfigError
 from fedpg.policies import Params, Policy
 from fedpg.problem import Problem, State
 from fedpg.storage import StorageError, load_tensors, save_tensors
+from fedpg.training.harm import Harm
 from fedpg.training.records import Records
 from fedpg.training.rounds import LOGGED, first_state
 
@@ -19,6 +20,8 @@ FILE = "checkpoint.safetensors"
 COLUMNS = (*LOGGED, "seconds")
 KEPT = ("tests", "test_steps")
 """Of the records, besides those of every round."""
+NEW_SETTINGS = {"fail_closed": False, "momentum": 0.0}
+"""Settings that the checkpoints of older versions do not have, and what they stood at."""
 RECORDS = "records.jsonl"
 AFTERWARDS = (RECORDS, "policy.safetensors", "policy-uniform.safetensors", "curve.png")
 """What a run writes only when there is a checkpoint."""
@@ -41,6 +44,8 @@ def load_checkpoint(folder: Path, problem: Problem, seed: int) -> tuple[State, R
     names = _named(like)
     wanted = {name: (value.dtype, value.shape) for name, value in names.items()}
     columns = {name: tensors.pop(f"log/{name}") for name in (*COLUMNS, *KEPT) if f"log/{name}" in tensors}
+    if "round" in columns:  # checkpoints of older versions do not have the harm of their rounds
+        columns = {name: np.full(columns["round"].shape, np.nan) for name in Harm._fields} | columns
     if wanted != {name: (value.dtype, value.shape) for name, value in tensors.items()}:
         raise StorageError(f"{path} is damaged: it does not hold the state of this run")
     rounds = int(tensors[".round"])
@@ -116,8 +121,8 @@ def _read(path: Path, config: Config, seed: int) -> dict[str, np.ndarray]:
 
 
 def _comparable(settings: dict[str, Any]) -> dict[str, Any]:
-    """All settings but the length of the run, which may be raised when it is resumed."""
-    return {name: value for name, value in settings.items() if name != "trajectories"}
+    """All settings but the length of the run, which may be raised when it is resumed; new ones at their defaults."""
+    return {name: value for name, value in (NEW_SETTINGS | settings).items() if name != "trajectories"}
 
 
 def _named(state: State) -> dict[str, np.ndarray]:

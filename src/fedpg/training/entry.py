@@ -34,6 +34,8 @@ class Settings(TypedDict, total=False):
     sigma: float | Literal["auto"]
     delta: float
     none_accepted: Literal["skip", "server"]
+    momentum: float
+    fail_closed: bool
     batch: tuple[int, int]
     minibatch: int
     inner_law: Literal["fixed", "geometric-from-0", "geometric-from-1"]

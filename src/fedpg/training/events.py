@@ -9,6 +9,7 @@ from tensorboardX import SummaryWriter
 from tensorboardX.proto.summary_pb2 import Summary
 
 from fedpg.storage import StorageError
+from fedpg.training.harm import Harm
 from fedpg.training.records import Records
 
 
@@ -40,6 +41,7 @@ class Events:
             "aggregator/accepted_byzantine": log["accepted"][honest:].sum(),
             "aggregator/threshold": log["threshold"],
             "aggregator/sigma": log["sigma"],
+            **{f"aggregator/{name}": log[name] for name in Harm._fields},
             "inner/steps": log["inner_done"],
             "inner/ratio": log["ratio"],
             "gradient/norm": log["gradient_norm"],

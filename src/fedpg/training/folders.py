@@ -1,12 +1,11 @@
 """Run folders: whose they are, what is in them, and that nobody else writes there."""
 
 import contextlib
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 from fedpg.config import Config
-from fedpg.storage import UNFINISHED, StorageError, read_config, write_config
+from fedpg.storage import UNFINISHED, StorageError, locked, read_config, write_config
 from fedpg.training.checkpoint import check_progress
 
 
@@ -58,20 +57,10 @@ def make_folder(folder: Path, config: Config, seed: int) -> None:
 
 @contextlib.contextmanager
 def alone_in(folder: Path) -> Iterator[None]:
-    """Refuse a folder that another process trains in; the system forgets the lock when a process ends, however."""
-    try:
-        import fcntl
-    except ImportError:  # Windows
-        yield
-        return
-    handle = os.open(folder, os.O_RDONLY)
-    try:
+    """Refuse a folder that another process trains in."""
+    with contextlib.ExitStack() as held:
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            held.enter_context(locked(folder, wait=False))
         except BlockingIOError:
             raise StorageError(f"{folder} is being trained by another process: wait for it, or stop it") from None
-        except OSError:
-            pass  # a file system without locks
         yield
-    finally:
-        os.close(handle)

@@ -23,6 +23,8 @@ class Snapshot(NamedTuple):
     honest: float  # accepted, mean over the last rounds
     byzantine: float
     steps_per_second: float
+    harm: float = math.nan  # mean over the last rounds; NaN where it is not known who is honest
+    unused: int = 0  # rounds so far in which nobody was accepted
 
 
 class Reporter(Protocol):
@@ -138,6 +140,8 @@ class Json(Lines):
                 "trajectories": snapshot.trajectories,
                 "total": self.config.trajectories,
                 "test_return": snapshot.test_return if math.isfinite(snapshot.test_return) else None,
+                "harm": snapshot.harm if math.isfinite(snapshot.harm) else None,
+                "unused": snapshot.unused,
                 "seconds_left": left,
                 "text": describe(self.config, snapshot),
             }
@@ -148,12 +152,32 @@ class Json(Lines):
 
 
 def describe(config: Config, snapshot: Snapshot) -> str:
-    """The middle of a progress line: the agents that were accepted, over the last rounds, and the speed."""
+    """The middle of a progress line, over the last rounds: who was accepted, what harm was done; and the speed.
+
+    Of Byzantine agents the harm says more than how many were accepted, and there is no room for both.
+    """
     accepted = f"honest {snapshot.honest:.1f}/{config.agents - config.byzantine}"
-    if config.byzantine:
+    if config.byzantine and math.isfinite(snapshot.harm):
+        accepted += f" harm {snapshot.harm:.1f}"
+    elif config.byzantine:
         accepted += f" Byz. {snapshot.byzantine:.1f}/{config.byzantine}"
+    if snapshot.unused:
+        accepted += f" {snapshot.unused} unused"
     speed = f"{_short(snapshot.steps_per_second)} steps/s"
     return f"round {snapshot.round} return {snapshot.test_return:.0f} {accepted} {speed}"
+
+
+def why_unused(config: Config) -> str:
+    """Why rounds in which nobody was accepted were not used, and what was done instead."""
+    why = "the aggregator accepted nobody"
+    if config.fail_closed:
+        allowed = math.floor(config.alpha * config.agents + 1e-9)
+        why = (
+            f"more than {allowed} of {config.agents} agents, as many as alpha = {config.alpha:g} allows, were turned "
+            "away or sent nothing usable (fail closed): more are lying than the aggregator can stand, or something "
+            "is wrong"
+        )
+    return why + ("; the server stepped on its own gradients" if config.none_accepted == "server" else "")
 
 
 def _short(number: float) -> str:

@@ -11,6 +11,7 @@ from fedpg.aggregators import RULES
 from fedpg.config import Config
 from fedpg.problem import STATUSES, outcome_of
 from fedpg.storage import write_whole
+from fedpg.training.harm import Harm
 from fedpg.training.rounds import Log
 
 
@@ -63,6 +64,17 @@ class Records:
         mask = np.array([log["accepted"] for log in self.logs[-last:]], bool).reshape(-1, self.config.agents)
         return mask[:, :honest].sum(axis=1), mask[:, honest:].sum(axis=1)
 
+    def mean_harm(self, name: str = "harm", last: int = 0) -> float:
+        """The mean harm (or `harm_step`) of the rounds, or of the last ones, in which it is known; else NaN."""
+        values = np.array([log[name] for log in self.logs[-last:]], float)
+        known = values[np.isfinite(values)]
+        return float(known.mean()) if known.size else float("nan")
+
+    @property
+    def unused(self) -> int:
+        """Rounds in which nobody was accepted."""
+        return int((self.column("rule") == RULES.index("nobody")).sum())
+
     def return_at(self, trajectories: float) -> float:
         """The evaluation return of the first policy with at least that many trajectories."""
         row = min(int(np.searchsorted(self.trajectories, trajectories)), len(self.test_returns) - 1)
@@ -105,6 +117,7 @@ class Records:
                 "accepted_byzantine": int(byzantine[i]),
                 "precision": caught / turned_away if turned_away else None,
                 "recall": caught / judged if judged else None,
+                **{name: _number(c[name]) for name in Harm._fields},
                 "gradient_norm": _number(c["gradient_norm"]),
                 "steps": int(steps[i + 1]),
                 "seconds": _number(c["seconds"]),

@@ -1,18 +1,24 @@
 """One round after another: the algorithm's round, and what is kept of it whatever the algorithm."""
 
+import functools
 import threading
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from jax import Array
 
 from fedpg.agents import first_memory
-from fedpg.problem import Federation, Problem, State, make_broadcast
+from fedpg.aggregators import RULES
+from fedpg.federation import Local
+from fedpg.problem import Federation, Memory, Problem, State, make_broadcast
 from fedpg.server import Server, evaluate
 from fedpg.tasks.task import stream
+from fedpg.training.harm import Harm, harm_of
 
+NOBODY = RULES.index("nobody")
 Log = dict[str, Any]
 """What is recorded of a round: a number or an array by name (`LOGGED`)."""
 LOGGED = (
@@ -35,6 +41,7 @@ LOGGED = (
     "counted",  # trajectories of this round, as the paper counts them
     "agent_steps",  # environment steps simulated
     "server_steps",
+    *Harm._fields,  # in a simulation, where it is known who is honest; else NaN
 )
 
 
@@ -55,15 +62,22 @@ def first_state(problem: Problem, seed: int) -> State:
     )
 
 
-def advance(problem: Problem, state: State, federation: Federation, server: Server) -> tuple[State, Log]:
-    """One round, and what happened in it."""
+def advance(
+    problem: Problem, state: State, federation: Federation, server: Server, simulated: bool = True
+) -> tuple[State, Log]:
+    """One round, and what happened in it; between real sites, which are not `simulated`, nobody knows who lies."""
+    if problem.attack.adaptive and isinstance(federation, Local):  # sites refuse such an attack
+        federation = federation.watching(server, state.aggregator)
     after, outcome = problem.algorithm.round(problem, state, federation, server)
     federation.tell(state.round + 1, outcome)
     trajectories, steps = server.take_counts()
     verdict, replies = outcome.verdict, outcome.replies
     vectors = next(iter(replies.vectors.values()))
     t, honest = state.round + 1, ~problem.byzantine
-    norms, length, keep = _measure(vectors, verdict.gradient, state.key, t)
+    known = simulated & (replies.status == 0) & (honest | (t < problem.config.attack_start))
+    norms, length, keep, harm = _measure(
+        problem.optimizer, vectors, verdict.gradient, state.key, t, state.theta, state.optimizer, known, verdict.rule
+    )
     counted = paper_count(problem.config.agents, replies.batch, outcome.own)
     log: Log = {
         "round": t,
@@ -85,16 +99,39 @@ def advance(problem: Problem, state: State, federation: Federation, server: Serv
         "counted": counted,
         "agent_steps": int(np.sum(replies.steps, dtype=np.int64)),
         "server_steps": steps,
+        **{name: float(value) for name, value in harm._asdict().items()},
     }
     # theta-tilde_a: keeping the newest with probability 1 / t leaves each round's policy equally likely.
     output = after.theta if bool(keep) else state.output
     return after._replace(round=t, output=output, counted=state.counted + counted), log
 
 
-@jax.jit
-def _measure(vectors: Array, gradient: Array, run_key: Array, round_: Array) -> tuple[Array, Array, Array]:
+@functools.partial(jax.jit, static_argnums=0)
+def _measure(
+    transformation: optax.GradientTransformation,
+    vectors: Array,
+    gradient: Array,
+    run_key: Array,
+    round_: Array,
+    theta: Array,
+    optimizer: Memory,
+    honest: Array,
+    rule: Array,
+) -> tuple[Array, Array, Array, Harm]:
+    def move(direction: Array) -> Array:
+        return transformation.update(-direction, optimizer, theta)[0]  # type: ignore[return-value]
+
     draw = jax.random.uniform(stream(jax.random.fold_in(run_key, round_), "output"))
-    return jnp.linalg.norm(vectors, axis=1), jnp.linalg.norm(gradient), draw * round_ < 1.0
+    harm = harm_of(vectors, honest, gradient, rule != NOBODY, move)
+    return jnp.linalg.norm(vectors, axis=1), jnp.linalg.norm(gradient), draw * round_ < 1.0, harm
+
+
+def warm_up(problem: Problem, state: State) -> None:
+    """Compile what is measured in every round."""
+    agents, theta = problem.config.agents, state.theta
+    vectors, known = jnp.zeros((agents, problem.policy.size)), np.zeros(agents, bool)
+    rule = jnp.asarray(NOBODY, jnp.int32)
+    _measure(problem.optimizer, vectors, theta, state.key, 1, theta, state.optimizer, known, rule)
 
 
 def paper_count(agents: int, batch: int, own: int) -> int:

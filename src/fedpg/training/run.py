@@ -1,6 +1,7 @@
 """A run: rounds, evaluation, records, checkpoints."""
 
 import contextlib
+import functools
 import sys
 import threading
 import time
@@ -17,18 +18,19 @@ from fedpg.columns import blas, columns_are_alone
 from fedpg.config import Config
 from fedpg.errors import ConfigError, Stopped
 from fedpg.federation import Local
+from fedpg.machine import cores
 from fedpg.policies import Params, Policy
 from fedpg.problem import Federation, Problem, State
 from fedpg.programs import side_by_side
 from fedpg.server import Server
 from fedpg.storage import StorageError, remove_unfinished, write_config
-from fedpg.tasks.simulators import cores
 from fedpg.training.checkpoint import FILE, RECORDS, check_progress, load_checkpoint, save_checkpoint, save_policy
 from fedpg.training.events import Events
 from fedpg.training.folders import alone_in, check_folder, make_folder
+from fedpg.training.harm import HARM
 from fedpg.training.progress import Reporter, Silent, Snapshot
 from fedpg.training.records import Records
-from fedpg.training.rounds import advance, evaluated, first_state
+from fedpg.training.rounds import advance, evaluated, first_state, warm_up
 
 SECONDS_PER_CHECKPOINT = 5.0
 RECENT = 20
@@ -101,17 +103,20 @@ def train_seeds(
         where = "" if base is None else f" in {base}"
         reporter.note(f"{problem.config.name}{where}{by}: compiling, a few seconds")
         _say_if_columns_mix(problem, reporter)
-        server = Server(problem)
-        local = Local(problem, max(1, cores() // workers), cancel) if sites is None else None
+        far = sites is not None
+        federation = sites if sites is not None else Local(problem, max(1, cores() // workers), cancel)
         state = first_state(problem, seeds[0])
-        side_by_side([*server.warm_up(state), *(local.warm_up(state.agents) if local is not None else ())])
+        measuring = functools.partial(warm_up, problem, state)
+        side_by_side([*Server(problem).warm_up(state), *federation.warm_up(state.agents), measuring])
         reporter.note("compiled")
+        if problem.config.byzantine and not far:
+            reporter.note(HARM)
         for seed, folder in folders.items():
             if folder is not None:
                 make_folder(folder, problem.config, seed)
                 held.enter_context(alone_in(folder))
         runs = [
-            _Training(problem, seed, folders[seed], local or sites, reporter, stop, cancel, sites is not None, workers)  # type: ignore[arg-type]
+            _Training(problem, seed, folders[seed], federation, reporter, stop, cancel, far, alone=workers == 1)
             for seed in seeds
         ]
         if workers > 1:
@@ -175,11 +180,11 @@ class _Training:
         stop: threading.Event,
         cancel: threading.Event,
         far: bool,
-        at_a_time: int,
+        alone: bool,
     ) -> None:
         self.problem, self.seed, self.folder, self.federation = problem, seed, folder, federation
-        self.reporter, self.stop, self.cancel, self.far = reporter, stop, cancel, far
-        self.alone = at_a_time == 1
+        self.reporter, self.stop, self.cancel = reporter, stop, cancel
+        self.far, self.alone = far, alone
         self.server = Server(problem, cancel)
         self.state, self.records = self._start()
 
@@ -209,7 +214,7 @@ class _Training:
                 while not self.finished and not self.stop.is_set():
                     asked = time.monotonic()
                     try:
-                        after, log = advance(self.problem, self.state, self.federation, self.server)
+                        after, log = advance(self.problem, self.state, self.federation, self.server, not self.far)
                     except Stopped:
                         break
                     self._take(testing)
@@ -280,6 +285,8 @@ class _Training:
             honest=float(honest.mean()),
             byzantine=float(byzantine.mean()),
             steps_per_second=speed,
+            harm=records.mean_harm(last=RECENT),
+            unused=records.unused,
         )
 
     def _result(self, seconds: float) -> Run:

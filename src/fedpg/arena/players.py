@@ -1,0 +1,86 @@
+"""Who plays: attacks and defences as words, `name` or `name,option=value,...`, and the settings of a pair of them."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from fedpg.config import Config, validate
+from fedpg.errors import ConfigError
+from fedpg.presets import make_config
+
+ATTACKS = (
+    *("random-noise", "random-action", "zero-gradient", "reward-flipping"),
+    *("sign-flipping", "sign-flipping,scale=1", "fedpg-attack", "variance-attack"),
+    *("alie", "alie,z=1.5", "opt-alie"),
+    *("ipm,e=0.1", "ipm,e=0.5", "ipm,e=2", "opt-ipm"),
+    *("min-max,direction=unit", "min-max,direction=sign", "min-max,direction=std", "min-sum,direction=sign"),
+    *("trim", "mimic", "avg-zero", "mda-fooling", "normalized"),
+)
+"""Of every idea one or more; faults are not among them: the border check refuses them, whatever the rule."""
+DEFENCES = (
+    *("compass", "mean", "fedpg", "majority"),
+    *("krum", "multi-krum", "mda", "smea", "caf", "dnc"),
+    *("median", "trimmed-mean", "mean-around-median", "geometric-median", "centred-clipping"),
+    *("nnm+krum", "nnm+trimmed-mean", "arc+geometric-median", "bucketing+median"),
+    *("fltrust", "monna", "zeno"),
+)
+"""Beside these plays, as the floor, `server`: a server that listens to nobody."""
+
+NOBODY = "no attack"
+HONEST, SERVER = "mean", "server"
+ONE, PLACE = "one agent alone", "only the honest agents"
+"""The mean of the honest agents' gradients is that of all their trajectories in one place, but for the baseline."""
+REFERENCES = ((NOBODY, HONEST), (PLACE, HONEST), (ONE, HONEST), (NOBODY, SERVER))
+
+
+def base_config(task: str, agents: int, byzantine: int, trajectories: int, **settings: object) -> Config:
+    """What all games of an arena have in common; every rule reckons with as many liars as there are."""
+    given = {"agents": agents, "byzantine": byzantine, "alpha": byzantine / agents, "trajectories": trajectories}
+    usual = {"aggregator": HONEST, "sigma": "auto"}  # of the base itself, which no game has
+    return make_config(task, **(given | usual | settings))  # type: ignore[arg-type]
+
+
+def words_of(player: str) -> tuple[str, tuple[str, ...]]:
+    """`ipm,e=0.5` -> ("ipm", ("e=0.5",))."""
+    name, *options = (part.strip() for part in player.split(","))
+    wrong = [option for option in options if "=" not in option]
+    if not name or wrong:
+        raise ConfigError(f"{player!r} is no attack or defence: write it as name or name,option=value,...")
+    return name, tuple(options)
+
+
+def settings_of(base: Config, attack: str, defence: str) -> Config:
+    """The settings of a game. An attack may have the option `start`: the first round in which it is made."""
+    if attack == ONE:
+        return alone(base, agents=1)
+    if attack == PLACE:
+        return alone(base, agents=base.agents - base.byzantine)
+    rule, rule_options = words_of(defence)
+    config = replace(base, aggregator=rule, aggregator_options=rule_options)
+    if attack == NOBODY:
+        return validate(replace(config, byzantine=0))
+    name, options = words_of(attack)
+    starts = [option.removeprefix("start=") for option in options if option.startswith("start=")]
+    if any(not start.isdigit() for start in starts):
+        raise ConfigError(f"{attack!r}: start must be the number of a round")
+    options = tuple(option for option in options if not option.startswith("start="))
+    first = int(starts[-1]) if starts else base.attack_start
+    return validate(replace(config, attack=name, attack_options=options, attack_start=first))
+
+
+def alone(base: Config, agents: int) -> Config:
+    """Honest agents, and no filter."""
+    return validate(replace(base, agents=agents, byzantine=0, aggregator=HONEST, aggregator_options=()))
+
+
+def pairs_of(attacks: Sequence[str], defences: Sequence[str]) -> list[tuple[str, str]]:
+    """(attack, defence) of every game that a matrix of these needs, its floor and ceiling included."""
+    games = ((attack, defence) for defence in defences for attack in (NOBODY, *attacks))
+    return list(dict.fromkeys([*REFERENCES, *games]))
+
+
+def title_of(base: Config, seeds: int) -> str:
+    """What a matrix is about."""
+    return (
+        f"{base.task}, {base.algorithm}: {base.byzantine} of {base.agents} agents lie, "
+        f"{base.trajectories} trajectories, {seeds} seed{'s' * (seeds > 1)}"
+    )

@@ -1,0 +1,29 @@
+"""What this machine is: its processor, and the cores that may be used."""
+
+import os
+import platform
+from pathlib import Path
+
+
+def cores() -> int:
+    """The cores that this thread may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def processor() -> str:
+    """The name of the processor."""
+    named = (line.split(":", 1)[1].strip() for line in _description() if line.startswith("model name"))
+    return next(named, platform.processor() or platform.machine())
+
+
+def abilities() -> str:
+    """What the processor can do: machine code for one is not for another."""
+    lines = {line for line in _description() if line.startswith(("model name", "flags", "Features"))}
+    return "".join(sorted(lines)) or f"{platform.machine()} {platform.processor()}"
+
+
+def _description() -> list[str]:
+    try:
+        return Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:  # not Linux
+        return []

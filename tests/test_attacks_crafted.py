@@ -1,0 +1,380 @@
+"""Attacks that craft a lie of honest gradients, and those that try it on the aggregator: each by its definition."""
+
+import functools
+import itertools
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jax import Array
+
+from fedpg import ATTACKS, ConfigError, Scene
+from fedpg.aggregators import Aggregator, Own, Sent, decide, make_aggregator
+from fedpg.attacks import make_attack
+from fedpg.attacks.adaptive import line_search
+
+SETTINGS = settings(max_examples=30, deadline=None, derandomize=True)
+ORACLE = json.loads((Path(__file__).parent / "data" / "attacks.json").read_text())
+"""Honest vectors, and what the attacks of another library make of them."""
+
+
+def median() -> Aggregator:
+    """The median of every coordinate."""
+    return Aggregator(lambda memory, sent, own: (decide(sent, jnp.median(sent.vectors, axis=0), sent.valid), memory))
+
+
+def trimmed_mean(f: int) -> Aggregator:
+    """The mean of every coordinate, without the f highest and the f lowest."""
+
+    def update(memory: Any, sent: Sent, own: Own) -> Any:
+        kept = jnp.sort(sent.vectors, axis=0)[f : sent.vectors.shape[0] - f]
+        return decide(sent, jnp.mean(kept, axis=0), sent.valid), memory
+
+    return Aggregator(update)
+
+
+def least_diameter(f: int) -> Aggregator:
+    """The mean of the K - f vectors of least diameter, by enumeration."""
+
+    def update(memory: Any, sent: Sent, own: Own) -> Any:
+        count = sent.vectors.shape[0]
+        sets = np.array(list(itertools.combinations(range(count), count - f)))
+        apart = jnp.linalg.norm(sent.vectors[:, None] - sent.vectors, axis=-1)
+        best = jnp.asarray(sets)[jnp.argmin(jax.vmap(lambda s: jnp.max(apart[s][:, s]))(sets))]
+        accepted = jnp.zeros(count, bool).at[best].set(True)
+        return decide(sent, jnp.mean(sent.vectors[best], axis=0), accepted), memory
+
+    return Aggregator(update)
+
+
+def judge(aggregator: Aggregator) -> Callable[[Array], Array]:
+    """What an aggregator makes of vectors [K, D] in a first round."""
+
+    def aggregate(vectors: Array) -> Array:
+        sent = Sent(vectors, jnp.all(jnp.isfinite(vectors), axis=1), 16)
+        return aggregator.update(aggregator.init(*vectors.shape), sent, Own())[0].gradient
+
+    return aggregate
+
+
+def sent(
+    name: str,
+    honest: Any,
+    liars: Any,
+    *options: str,
+    against: Aggregator | None = None,
+    seed: int = 0,
+) -> np.ndarray:
+    """What the liars send, given what all would honestly send.  [f, D]"""
+    gradients = np.concatenate([np.asarray(honest), np.asarray(liars)]).astype(np.float32)
+    byzantine = np.arange(len(gradients)) >= len(honest)
+    lies = compiled(name, options, against)(
+        jax.random.split(jax.random.key(seed), len(gradients)), gradients, byzantine
+    )
+    return np.asarray(lies, np.float64)[len(honest) :]
+
+
+@functools.cache
+def compiled(name: str, options: tuple[str, ...], against: Aggregator | None) -> Callable[[Array, Any, Any], Array]:
+    attack, aggregate = make_attack(name, options=options), None if against is None else judge(against)
+
+    def lies(keys: Array, gradients: Array, byzantine: Array) -> Array:
+        return attack.send((), Scene(keys, gradients, byzantine, (), aggregate))[0]
+
+    return jax.jit(lies)
+
+
+def random_vectors(seed: int, count: int = 7, size: int = 12, shift: float = 0.5) -> np.ndarray:
+    """Vectors around a common mean, on scales that differ by coordinate."""
+    rng = np.random.default_rng(seed)
+    scales = 10 ** rng.uniform(-1, 1, size)
+    return (rng.normal(size=(count, size)) + shift * rng.normal(size=size)) * scales
+
+
+# The oracle. It adds what we subtract in ALIE; rules that are the same upside down make it the mirror image of ours.
+
+
+@pytest.mark.parametrize("case", ORACLE, ids=lambda c: f"{c['n']}-{c['f']}-{len(c['vectors'][0])}")
+@pytest.mark.parametrize(
+    ("name", "options", "theirs", "mirror"),
+    [
+        ("alie", ("z=1.5",), "alie tau=1.5", -1),
+        ("ipm", ("e=2",), "ipm tau=2", 1),
+        ("opt-alie", (), "opt_alie vs trimmed_mean", -1),
+        ("opt-ipm", (), "opt_ipm vs median", 1),
+    ],
+)
+def test_attacks_agree_with_another_library(case: Any, name: str, options: Any, theirs: str, mirror: int):
+    honest = mirror * np.array(case["vectors"])
+    rule = trimmed_mean(case["f"]) if name == "opt-alie" else median()
+    lies = sent(name, honest, np.full((case["f"], honest.shape[1]), 99.0), *options, against=rule)
+    expected = mirror * np.array(case["attacks"][theirs])
+    np.testing.assert_allclose(lies, np.broadcast_to(expected, lies.shape), rtol=1e-5, atol=1e-5)
+
+
+# Each against its definition.
+
+
+@pytest.mark.parametrize(("agents", "liars", "z"), [(10, 3, 0.1800), (30, 9, 0.4307), (11, 5, 0.9674), (4, 1, -0.4307)])
+def test_alie_goes_as_far_as_a_majority_supports_by_default(agents: int, liars: int, z: float):
+    honest = random_vectors(1, agents - liars)
+    lie = sent("alie", honest, random_vectors(2, liars))[0]
+    shares = (honest.mean(axis=0) - lie) / honest.std(axis=0, ddof=1)
+    np.testing.assert_allclose(shares, z, rtol=2e-3)
+
+
+def test_alie_of_two_hand_computed_vectors():
+    lies = sent("alie", [[0.0, 2.0], [2.0, 6.0], [4.0, 10.0]], [[9.0, 9.0]], "z=1.5")
+    np.testing.assert_allclose(lies, [[2 - 1.5 * 2, 6 - 1.5 * 4]], rtol=1e-6)
+
+
+def test_colluders_take_the_deviation_of_their_own_gradients():
+    lies = sent(
+        "alie", random_vectors(0), [[0.0, 2.0] * 6, [2.0, 6.0] * 6, [4.0, 10.0] * 6], "z=1", "knowledge=colluders"
+    )
+    np.testing.assert_allclose(lies, [[0.0, 2.0] * 6] * 3, rtol=1e-6, atol=1e-6)
+
+
+def test_ipm_of_one_who_knows_its_own_gradient_alone_is_its_own_flipped():
+    liars = random_vectors(3, 3)
+    np.testing.assert_allclose(sent("ipm", random_vectors(0), liars, "e=2", "knowledge=own"), -2 * liars, rtol=1e-6)
+
+
+def largest(points: np.ndarray, among: np.ndarray) -> float:
+    return max(np.linalg.norm(x - y) for x in points for y in among)
+
+
+def total(point: np.ndarray, among: np.ndarray) -> float:
+    return float(((among - point) ** 2).sum())
+
+
+@SETTINGS
+@given(st.integers(0, 2**20), st.sampled_from(["unit", "sign", "std"]), st.sampled_from(["all", "colluders"]))
+def test_min_max_and_min_sum_go_as_far_as_they_may_and_no_further(seed: int, direction: str, knowledge: str):
+    honest, liars = random_vectors(seed, 7), random_vectors(seed + 1, 3)
+    known = np.float64(np.float32(honest if knowledge == "all" else liars))
+    m = known.mean(axis=0)
+    p = {"unit": m, "sign": np.sign(m), "std": known.std(axis=0, ddof=1)}[direction]
+    for name in ("min-max", "min-sum"):
+        lies = sent(name, honest, liars, f"direction={direction}", f"knowledge={knowledge}")
+        assert (lies == lies[0]).all()
+        move = lies[0] - m
+        assert move @ p == pytest.approx(-np.linalg.norm(move) * np.linalg.norm(p), rel=1e-4)  # along -p
+        further = m + 1.001 * move
+        if name == "min-max":
+            bound = largest(known, known)
+            assert largest(lies[:1], known) <= bound < largest(further[None], known)
+        else:
+            bound = max(total(x, known) for x in known)
+            assert total(lies[0], known) <= bound < total(further, known)
+
+
+@pytest.mark.parametrize("name", ["min-max", "min-sum"])
+@pytest.mark.parametrize("rule", [median(), trimmed_mean(3)], ids=["median", "trimmed mean"])
+def test_the_worst_direction_is_the_one_that_moves_the_aggregate_furthest(name: str, rule: Aggregator):
+    honest, liars, aggregate = random_vectors(5), random_vectors(6, 3), judge(rule)
+
+    def harm(direction: str) -> float:
+        lies = sent(name, honest, liars, f"direction={direction}", against=rule)
+        moved = np.asarray(aggregate(jnp.asarray(np.concatenate([honest, lies]), jnp.float32)))
+        return float(np.linalg.norm(moved - honest.mean(axis=0)))
+
+    alone = [harm(direction) for direction in ("unit", "sign", "std")]
+    assert max(alone) > 1.01 * min(alone)
+    assert harm("worst") == pytest.approx(max(alone), rel=1e-4)
+
+
+def test_trim_lies_beyond_the_honest_extreme_against_the_mean():
+    honest = np.array([[1.0, -4.0, -1.0, 4.0], [3.0, 6.0, -3.0, -6.0], [2.0, 4.0, -2.0, -4.0]])
+    lies = np.stack([sent("trim", honest, np.zeros((2, 4)), seed=seed) for seed in range(50)]).reshape(-1, 4)
+    bounds = [(0.5, 1.0), (-8.0, -4.0), (-1.0, -0.5), (4.0, 8.0)]
+    for values, (low, high) in zip(lies.T, bounds, strict=True):
+        assert low <= values.min() < low + 0.1 * (high - low)
+        assert high - 0.1 * (high - low) < values.max() <= high
+    assert len(np.unique(lies[:, 0])) == 100  # each draws its own
+
+
+@SETTINGS
+@given(st.integers(0, 2**20), st.integers(1, 4))
+def test_avg_zero_makes_the_mean_of_all_zero(seed: int, liars: int):
+    honest = random_vectors(seed)
+    lies = sent("avg-zero", honest, random_vectors(seed + 1, liars))
+    np.testing.assert_allclose(np.concatenate([honest, lies]).mean(axis=0), 0.0, atol=1e-4 * np.abs(honest).max())
+
+
+def test_avg_zero_of_colluders_multiplies_their_own_mean():
+    lies = sent("avg-zero", random_vectors(0, 6, 2), [[1.0, 0.0], [3.0, 4.0]], "knowledge=colluders")
+    np.testing.assert_allclose(lies, [[-6.0, -6.0]] * 2, rtol=1e-6)  # 6 honest agents, 2 liars
+
+
+def test_mimic_copies_whom_its_direction_points_at_and_stays_with_it():
+    gradients = jnp.asarray([[3.0, 0.0], [-3.0, 0.1], [0.0, -0.1], [9.0, 9.0]])
+    attack = make_attack("mimic", options=("warmup=1",))
+    keys = jax.random.split(jax.random.key(0), 4)
+    memory = attack.init(4, 2) | {"z": jnp.array([1.0, 0.0])}
+    scene = Scene(keys, gradients, jnp.arange(4) >= 3, ())
+    lies, memory = attack.send(memory, scene)
+    np.testing.assert_array_equal(lies[3], gradients[0])
+    lies, memory = attack.send(memory, scene._replace(gradients=gradients.at[:2, 0].multiply(-1)))
+    np.testing.assert_array_equal(lies[3], [-3.0, 0.0])  # the second agent is the better one now
+    _, same = attack.send(memory, scene._replace(byzantine=jnp.zeros(4, bool)))
+    jax.tree.map(np.testing.assert_array_equal, same, memory)  # nobody attacks: nothing is learnt
+
+
+def test_the_direction_of_mimic_is_the_top_eigenvector_of_how_honest_agents_scatter():
+    honest = random_vectors(4)
+    attack = make_attack("mimic", options=("warmup=100",))
+    gradients = jnp.asarray(np.concatenate([honest, np.ones((2, 12))]), jnp.float32)
+    memory = attack.init(9, 12)
+    for _ in range(60):
+        scene = Scene(jax.random.split(jax.random.key(0), 9), gradients, jnp.arange(9) >= 7, ())
+        lies, memory = attack.send(memory, scene)
+    top = np.linalg.svd(honest - honest.mean(axis=0))[2][0]
+    assert abs(top @ np.asarray(memory["z"])) == pytest.approx(1.0, abs=1e-3)
+    np.testing.assert_array_equal(lies[8], gradients[np.argmax(honest @ np.asarray(memory["z"]))])
+
+
+# Those that try their lies on the aggregator.
+
+
+@pytest.mark.parametrize(
+    ("score", "best"),
+    [
+        (lambda x: -((x - 47.0) ** 2), 47.0),
+        (lambda x: -((x - 0.7) ** 2), 0.7),
+        (lambda x: jnp.where(x <= 3, x, -x), 3.0),
+        (lambda x: -x, 0.0),
+        (lambda x: jnp.where(x > 0, jnp.nan, 1.0), 0.0),
+    ],
+)
+def test_the_line_search_finds_the_top_of_a_hill(score: Any, best: float):
+    assert float(line_search(score)) == pytest.approx(best, rel=0.1, abs=0.05)
+
+
+def test_the_line_search_asks_twenty_times():
+    asked = []
+
+    def score(x: Array) -> Array:
+        jax.debug.callback(lambda value: asked.append(float(value)), x)
+        return -((x - 47.0) ** 2)
+
+    jax.block_until_ready(line_search(score))
+    jax.effects_barrier()
+    assert len(asked) == 20
+    assert asked[:4] == [0.0, 10.0, 30.0, 70.0]
+    assert asked[4] == pytest.approx(70 - 0.8 * 40)  # beyond the top: back, by less
+
+
+RULES: dict[str, Aggregator] = {
+    **{
+        name: make_aggregator(name, **({} if name == "mean" else {"sigma": 6.0}))
+        for name in ("mean", "fedpg", "majority")
+    },
+    "median": median(),
+    "trimmed mean": trimmed_mean(3),
+}
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("name", ["opt-alie", "opt-ipm"])
+def test_an_optimised_lie_moves_the_aggregate_further_than_any_of_the_usual_ones(name: str, rule: str):
+    fixed, parameter = ("alie", "z") if name == "opt-alie" else ("ipm", "e")
+    aggregate = judge(RULES[rule])
+    for seed in range(3):
+        honest, liars = random_vectors(seed), random_vectors(seed + 50, 3)
+
+        def harm(*attack: str, honest: Any = honest, liars: Any = liars) -> float:
+            lies = sent(attack[0], honest, liars, *attack[1:], against=RULES[rule])
+            moved = np.asarray(aggregate(jnp.asarray(np.concatenate([honest, lies]), jnp.float32)))
+            return float(np.linalg.norm(moved - honest.mean(axis=0)))
+
+        # A filter that turns lies away has no one hill to climb; the lies that are always tried are 0 and 10.
+        usual = (10.0,) if rule in ("fedpg", "majority") else (0.5, 1.0, 10.0)
+        assert harm(name) >= 0.98 * max(harm(fixed, f"{parameter}={x}") for x in usual)
+
+
+def turned(rule: Aggregator, honest: np.ndarray, liars: np.ndarray, lies: np.ndarray) -> float:
+    """The cosine of the aggregate under attack with the honest one."""
+    a, b = (
+        np.asarray(judge(rule)(jnp.asarray(np.concatenate([honest, x]), jnp.float32)), np.float64)
+        for x in (liars, lies)
+    )
+    return float(a @ b / max(np.linalg.norm(a) * np.linalg.norm(b), 1e-30))
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_the_normalized_attack_turns_the_aggregate_at_least_as_far_as_sign_flipping(rule: str):
+    for seed in range(4):
+        rng = np.random.default_rng(seed)  # on one scale, as a direction made of signs is
+        vectors = rng.normal(size=(10, 40)) + 0.5 * rng.normal(size=40)
+        honest, liars = vectors[:7], vectors[7:]
+        found = turned(RULES[rule], honest, liars, sent("normalized", honest, liars, against=RULES[rule]))
+        flipped = turned(RULES[rule], honest, liars, sent("sign-flipping", honest, liars))
+        assert found <= flipped + 1e-3, seed
+
+
+def test_the_normalized_attack_with_given_numbers_is_its_formula():
+    honest, liars = random_vectors(0), random_vectors(1, 3)
+    lies = sent("normalized", honest, liars, "l=0.83", "c=0.03", against=make_aggregator("mean"))
+    plain = np.concatenate([honest, liars]).mean(axis=0)
+    x = plain / np.linalg.norm(plain) - 0.83 * np.sign(honest.mean(axis=0))
+    np.testing.assert_allclose(lies, np.broadcast_to(0.03 * x / np.linalg.norm(x), lies.shape), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("direction", ["mean", "random", "worst"])
+def test_mda_fooling_makes_its_lies_part_of_the_set_of_least_diameter(direction: str):
+    rule = least_diameter(3)
+    for seed in range(4):
+        honest = random_vectors(seed)
+        lies = sent("mda-fooling", honest, random_vectors(seed + 50, 3), f"direction={direction}", against=rule)
+        vectors = jnp.asarray(np.concatenate([honest, lies]), jnp.float32)
+        accepted = rule.update((), Sent(vectors, jnp.ones(10, bool), 16), Own())[0].accepted
+        assert accepted[7:].all()
+        assert sum(np.linalg.norm(honest - lies[0], axis=1) <= largest(honest, honest)) >= 4  # K - 2f
+        assert np.linalg.norm(honest.mean(axis=0) - lies[0]) > 0.3 * largest(honest, honest)
+
+
+# Bad parameters
+
+
+@pytest.mark.parametrize(
+    ("name", "option", "message"),
+    [
+        ("alie", "z=inf", "z must be a finite number"),
+        ("ipm", "e=-1", "e must be a positive number, not -1"),
+        ("ipm", "e=nan", "e must be a positive number"),
+        ("ipm", "knowledge=some", "knowledge must be own or colluders or all, not 'some'"),
+        ("alie", "knowledge=own", "knowledge must be colluders or all, not 'own'"),
+        ("min-max", "direction=up", "direction must be unit or sign or std or worst, not 'up'"),
+        ("mda-fooling", "direction=unit", "direction must be mean or random or worst"),
+        ("mimic", "warmup=0", "warmup must be 1 round or more"),
+        ("mimic", "warmup=1.5", "warmup must be a whole number"),
+        ("normalized", "l=0", "l must be a positive number"),
+        ("normalized", "c=-2", "c must be a positive number"),
+        ("sign-flipping", "scale=nan", "scale must be a positive number, not nan"),
+        ("sign-flipping", "scale=-1", "scale must be a positive number, not -1"),
+        ("sign-flipping", "scale=0", "scale must be a positive number, not 0"),
+        ("random-noise", "scale=inf", "scale must be a finite number, 0 or more, not inf"),
+        ("random-noise", "scale=-1", "scale must be a finite number, 0 or more, not -1"),
+        ("fedpg-attack", "scale=-3", "scale must be a finite number, 0 or more, not -3"),
+        ("fedpg-attack", "scale=nan", "scale must be a finite number, 0 or more, not nan"),
+        ("variance-attack", "z=nan", "z must be a positive number, not nan"),
+        ("variance-attack", "z=-1", "z must be a positive number, not -1"),
+    ],
+)
+def test_parameters_out_of_range_are_errors_when_an_attack_is_made(name: str, option: str, message: str):
+    with pytest.raises(ConfigError, match=message):
+        make_attack(name, options=(option,))
+
+
+@pytest.mark.parametrize("make", ["alie", "min-max", "trim", "avg-zero", "opt-alie", "normalized", "variance-attack"])
+def test_a_word_that_nobody_knows_is_an_error_in_python_too(make: str):
+    with pytest.raises(ConfigError, match="knowledge must be colluders or all, not 'nothing'"):
+        ATTACKS[make](knowledge="nothing")

@@ -1,0 +1,141 @@
+"""The default rule: what liars can and cannot do to it."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedpg import ConfigError
+from fedpg.aggregators import Own, Sent, Verdict, compass
+
+SIZE, AGENTS, LIARS = 200, 10, 3
+NOISE = 5.0
+"""The length of an honest agent's noise over that of the gradient."""
+
+
+def federation(seed: int, scale: np.ndarray | float = 1.0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(the true gradient, what ten agents would honestly send, the server's own over rounds), noise of that scale."""
+    rng = np.random.default_rng(seed)
+    truth = rng.normal(size=SIZE) / np.sqrt(SIZE) * scale
+    noise = NOISE * rng.normal(size=(AGENTS + 1, SIZE)) / np.sqrt(SIZE) * scale
+    return truth, truth + noise[1:], truth + 0.1 * noise[0]
+
+
+@jax.jit
+def judged(vectors: jax.Array, server: jax.Array, valid: jax.Array | bool = True) -> Verdict:
+    """The verdict of the first round."""
+    rule = compass()
+    sent = Sent(vectors, jnp.ones(len(vectors), bool) & valid, 16)
+    return rule.update(rule.init(*vectors.shape), sent, Own(server))[0]
+
+
+def lying(honest: np.ndarray, lie: np.ndarray) -> np.ndarray:
+    return np.concatenate([honest[:-LIARS], np.broadcast_to(lie, (LIARS, SIZE))]).astype(np.float32)
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("push", [0.5, 1.0])
+def test_who_sends_the_negative_of_the_honest_mean_hardly_counts(seed: int, push: float):
+    """Distances do not find them: the lie is about as near to the honest mean as honest vectors are, or nearer."""
+    _, honest, server = federation(seed)
+    mean = honest[:-LIARS].mean(axis=0)
+    lie = -push * mean
+    assert np.linalg.norm(lie - mean) < 1.2 * np.median(np.linalg.norm(honest - mean, axis=1))
+    verdict = judged(lying(honest, lie), server)
+    assert verdict.accepted[:-LIARS].sum() >= 5
+    # Of the lie's push along the mean, which the plain mean takes in three tenths, little is left.
+    along = mean / np.linalg.norm(mean) ** 2
+    assert np.dot(lying(honest, lie).mean(axis=0), along) == pytest.approx(0.7 - 0.3 * push, abs=1e-5)
+    assert np.dot(verdict.gradient, along) > 0.6
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_lie_in_a_quiet_direction_is_cut_down(seed: int):
+    """Half of the coordinates vary a hundred times less: a lie of honest length in them would be all of the step."""
+    scale = np.where(np.arange(SIZE) < SIZE // 2, 1.0, 0.01)
+    _, honest, server = federation(seed, scale)
+    quiet = np.where(scale < 1, 1.0, 0.0)
+    length = np.median(np.linalg.norm(honest, axis=1))
+    lie = honest.mean(axis=0) * (scale == 1) + length * quiet / np.linalg.norm(quiet)
+    verdict = judged(lying(honest, lie), server)
+    plain = lying(honest, lie).mean(axis=0)
+    moved, unmoved = (np.linalg.norm((x - honest[:-LIARS].mean(axis=0)) * quiet) for x in (verdict.gradient, plain))
+    assert moved < unmoved / 10
+
+
+def test_agents_cannot_change_what_they_are_compared_with():
+    rule = compass()
+    _, honest, server = federation(0)
+    memories = []
+    for vectors in (honest, lying(honest, 1e6 * np.ones(SIZE))):
+        sent = Sent(jnp.asarray(vectors, jnp.float32), jnp.ones(AGENTS, bool), 16)
+        memories.append(rule.update(rule.init(AGENTS, SIZE), sent, Own(jnp.asarray(server)))[1])
+    np.testing.assert_array_equal(memories[0].reference, memories[1].reference)
+
+
+def test_the_direction_is_an_average_of_the_servers_gradients_over_rounds():
+    rule, memory = compass(smooth=0.5), compass(smooth=0.5).init(4, 2)
+    sent = Sent(jnp.eye(4, 2), jnp.ones(4, bool), 16)
+    for server in ([1.0, 0.0], [0.0, 1.0]):
+        memory = rule.update(memory, sent, Own(jnp.array(server)))[1]
+    np.testing.assert_allclose(memory.reference / memory.weights[0], [1 / 3, 2 / 3], rtol=1e-6)
+
+
+def test_who_sends_exactly_what_the_server_has_counts_hardly_more_than_an_honest_agent():
+    _, honest, server = federation(1)
+    verdict = judged(lying(honest, server), server)
+    ten = judged(honest.astype(np.float32), server)
+    # The three could at most count as three full agents of ten: what they send is no longer than the median.
+    length = np.median(np.linalg.norm(honest, axis=1))
+    assert np.linalg.norm(verdict.gradient - ten.gradient) < LIARS / 5 * 2 * length
+    assert verdict.accepted[:-LIARS].sum() >= 5
+
+
+@pytest.mark.parametrize("agents", [1, 2])
+def test_too_few_to_be_outvoted_are_averaged(agents: int):
+    vectors = jnp.array([[1.0, 2.0], [-3.0, 4.0]])[:agents]
+    verdict = judged(vectors, jnp.array([-1.0, -1.0]))
+    assert verdict.accepted.all()
+    if agents == 1:
+        np.testing.assert_allclose(verdict.gradient, vectors[0], rtol=1e-6)
+
+
+def test_equal_vectors_are_their_mean_if_they_go_the_servers_way_and_nothing_if_not():
+    vectors = jnp.ones((5, 50))
+    np.testing.assert_allclose(judged(vectors, jnp.linspace(0.5, 1, 50)).gradient, np.ones(50), rtol=1e-5)
+    against = judged(vectors, -jnp.linspace(0.5, 1, 50))
+    assert not against.accepted.any()
+    assert not against.gradient.any()
+
+
+def test_two_who_came_of_ten_are_too_few_to_be_outvoted_as_well():
+    _, honest, server = federation(3)
+    verdict = judged(honest.astype(np.float32), -server, jnp.arange(AGENTS) < 2)
+    assert verdict.accepted.tolist() == [True] * 2 + [False] * 8
+
+
+def test_a_fault_of_the_server_in_one_round_is_not_remembered():
+    rule = compass()
+    _, honest, server = federation(0)
+    sent = Sent(jnp.asarray(honest, jnp.float32), jnp.ones(AGENTS, bool), 16)
+    memory = rule.update(rule.init(AGENTS, SIZE), sent, Own(jnp.asarray(server)))[1]
+    verdict, after = rule.update(memory, sent, Own(jnp.asarray(server).at[3].set(jnp.nan)))
+    assert jax.tree.all(jax.tree.map(lambda x, y: bool((x == y).all()), memory, after))
+    assert verdict.accepted.any()
+    assert np.isfinite(verdict.gradient).all()
+
+
+def test_who_is_beyond_the_threshold_is_turned_away():
+    _, honest, server = federation(2)
+    verdict = judged(lying(honest, -20 * server), server)
+    assert not verdict.accepted[-LIARS:].any()
+    assert ((verdict.distances < verdict.threshold) == verdict.accepted).all()
+
+
+def test_a_server_without_a_gradient_and_a_smoothness_that_is_none_are_refused():
+    rule = compass()
+    with pytest.raises(ConfigError, match="a gradient of the server's own"):
+        rule.update(rule.init(4, 2), Sent(jnp.eye(4, 2), jnp.ones(4, bool), 16), Own())
+    for smooth in (-0.1, 1.0):
+        with pytest.raises(ConfigError, match="smooth"):
+            compass(smooth)
