@@ -77,7 +77,7 @@ def test_every_kind_of_bad_reply_is_refused_and_named_and_training_goes_on(
     tmp_path: Path, responders: Callable[[Config], Responder]
 ):
     agents = 2 * (len(LIES) + 2) + 2  # more honest than not
-    made = federation(tmp_path / "f", deadline=2.0, agents=agents, trajectories=12)
+    made = federation(tmp_path / "f", agents=agents, trajectories=12)  # everybody replies: no round waits for a clock
     honest = responders(made.config)
 
     def lying(lie: Callable[[dict[str, Any]], dict[str, Any]]) -> Responder:
@@ -103,16 +103,15 @@ def test_every_kind_of_bad_reply_is_refused_and_named_and_training_goes_on(
             assert site["outcome"] == ("failed" if lie == "raises" else "unusable")
             assert site["reason"].startswith(status)
             assert not site["accepted"]
-        for name in (double, *made.sites[len(LIES) + 3 :]):
+        for name in (double, forger, *made.sites[len(LIES) + 3 :]):
             assert line["sites"][name]["accepted"], (name, line)
             assert (line["sites"][name]["outcome"], line["sites"][name]["reason"]) == ("accepted", "")
         assert line["sites"][heavy]["status"] == "too large"
         assert line["sites"][heavy]["outcome"] == "unusable"
-        assert line["sites"][forger]["outcome"] == "absent"
     assert "ZeroDivisionError" in rounds[0]["sites"][made.sites[len(LIES) - 1]]["reason"]
     assert "100000" in server.events("too large", heavy)[0]["reason"]
     assert server.events("second reply", double)
-    assert server.events("refused", forger)
+    assert len(server.events("refused", forger)) >= len(rounds)
     # The run's own records have the same, by the numbers of the agents.
     for line, row in zip(rounds, records(server.out)[1:], strict=True):
         assert row["status"] == statuses(line)
@@ -159,6 +158,8 @@ def reply_for_another(sites: Sites, name: str, respond: Responder) -> None:
         message.metadata.__dict__["_dst_node_id"] = node.node_id + 1  # a reply comes from where the message went
         with pytest.raises(httpx.HTTPStatusError, match="403"):
             warm.send_reply(client, node, message, RecordDict({RECORD: ConfigRecord(reply)}), 0.1)
+        message.metadata.__dict__["_dst_node_id"] = node.node_id
+        assert warm.send_reply(client, node, message, RecordDict({RECORD: ConfigRecord(reply)}), 0.1)
 
     by_hand(sites, name, answer)
 
@@ -176,7 +177,7 @@ def reply_with_100_megabytes(sites: Sites, name: str) -> None:
 def test_a_round_without_a_quorum_changes_nothing_and_is_tried_again(
     tmp_path: Path, responders: Callable[[Config], Responder]
 ):
-    made = federation(tmp_path / "f", deadline=1.0, quorum=3, agents=4, trajectories=10)
+    made = federation(tmp_path / "f", deadline=3.0, quorum=3, agents=4, trajectories=10)
     honest = responders(made.config)
     with Sites(made) as sites, Server(made) as server:
         for name in made.sites[:2]:
