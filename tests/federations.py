@@ -24,19 +24,22 @@ from tiny import TINY
 HONEST: dict[str, Any] = TINY | {"byzantine": 0, "attack": "random-noise", "batch": (4, 4)}
 HONEST |= {"aggregator": "fedpg", "sigma": 1e9}
 """Everybody whose reply can be used is accepted. With one size of batch, there is half as much to compile."""
-SLOW = 0.3
-"""Seconds that an episode of the slow task takes to begin."""
+HOLD, AT_WORK = "hold", "at-work"
+"""Files in the folder that a site was started in: what holds its task, and what says that it is held."""
 
 
-def slow_cartpole() -> gymnasium.Env[Any, Any]:
-    """A task whose agent is still at work when the test acts."""
+def held_cartpole() -> gymnasium.Env[Any, Any]:
+    """A task whose agent is still at work when the test acts, however slow the machine: no episode begins while there
+    is a file HOLD."""
 
-    class Slow(gymnasium.Wrapper[Any, Any, Any, Any]):
+    class Held(gymnasium.Wrapper[Any, Any, Any, Any]):
         def reset(self, **options: Any) -> Any:
-            time.sleep(SLOW)
+            while Path(HOLD).exists():
+                Path(AT_WORK).touch()
+                time.sleep(0.01)
             return self.env.reset(**options)
 
-    return Slow(gymnasium.make("CartPole-v1"))
+    return Held(gymnasium.make("CartPole-v1"))
 
 
 SECRET = "record 4711: Jane Doe"

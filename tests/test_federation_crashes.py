@@ -11,80 +11,115 @@ import struct
 import subprocess
 import sys
 import termios
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from federations import SLOW, Gate, Process, Server, Sites, federation, outcomes, records, statuses, until
+from federations import (
+    AT_WORK,
+    HOLD,
+    Gate,
+    Process,
+    Server,
+    Sites,
+    federation,
+    outcomes,
+    records,
+    statuses,
+    until,
+)
 from fedpg import Config
 from fedpg.federation.site import Responder
 from fedpg.serving.demo import SiteProcess
+from fedpg.sites.folder import Federation
 
 pytestmark = pytest.mark.network
+
+
+DEADLINE = 5.0
+"""Seconds that a round waits for a site that was killed or stopped. Whoever is slower than that is asked again in the
+next round, so a slow machine needs more rounds, and nothing else changes."""
+
+
+class HeldSite(Process):
+    """A site in a process of its own, whose task the test holds in the middle of a round."""
+
+    def __init__(self, made: Federation, name: str) -> None:
+        self.folder = made.folder / "sites" / name
+        (self.folder / HOLD).unlink(missing_ok=True)
+        (self.folder / AT_WORK).unlink(missing_ok=True)
+        words = ("join", str(self.folder), "--task", "federations:held_cartpole")
+        super().__init__(self.folder / "join.log", *words, cwd=self.folder)
+
+    def hold(self, after: int) -> None:
+        """From its reply to this round on, which is under way, it does not come to an end with another."""
+        until(lambda: f"round {after}: replied" in self.said, f"the reply to round {after}; {self.said[-500:]}")
+        (self.folder / HOLD).touch()
+
+    def at_work(self) -> None:
+        until((self.folder / AT_WORK).exists, "a site in the middle of a round")
 
 
 def test_sites_and_the_server_may_be_killed_stopped_late_and_started_again(
     tmp_path: Path, responders: Callable[[Config], Responder]
 ):
-    """Two sites are threads that reply when the test lets them, two are slow processes that it kills and stops."""
-    made = federation(tmp_path / "f", deadline=4.0, agents=4, trajectories=50)
+    """Two sites are threads that reply when the test lets them, two are processes that it holds, kills and stops."""
+    made = federation(tmp_path / "f", deadline=DEADLINE, agents=4, trajectories=80)
     gate = Gate(responders(made.config))
-    slow = ("--task", "federations:slow_cartpole")
 
-    def process(name: str) -> Process:
-        folder = made.folder / "sites" / name
-        return Process(folder / "join.log", "join", str(folder), *slow)
+    def together(expected: list[str]) -> int:
+        """Let rounds pass until these are the replies to one; its number."""
+        while True:
+            now = gate.open + 1
+            gate.let(now)
+            if statuses(server.at_least(now)[now - 1]) == expected:
+                return now
 
-    def into_the_next_round() -> None:
-        """It began when the last one ended; the slow sites were asked, and have not replied yet."""
-        time.sleep(SLOW * 2)
-
-    with Sites(made) as sites, Server(made) as server, process("site-2") as third:
+    with Sites(made) as sites, Server(made) as server, HeldSite(made, "site-2") as third:
         for name in made.sites[:2]:
             sites.start(name, gate)
         until(lambda: server.events("connected", "site-2"), "site-2")
-        gate.let(1)
-        first = server.at_least(1)[0]
-        assert statuses(first) == ["answered", "answered", "answered", "no answer"]
+        now = together(["answered", "answered", "answered", "no answer"])
+        first = server.rounds()[now - 1]
         assert outcomes(first) == ["accepted", "accepted", "accepted", "absent"]
         assert first["sites"]["site-3"]["reason"] == "not there"
 
         # A late joiner is there from the next round that begins.
-        with process("site-3") as fourth:
+        with HeldSite(made, "site-3") as fourth:
             until(lambda: server.events("connected", "site-3"), "site-3")
-            gate.let(3)
-            assert statuses(server.at_least(3)[2]) == ["answered"] * 4
+            now = together(["answered"] * 4) + 1
 
             # Killed in the middle of a round: the others' replies count, at the deadline.
-            into_the_next_round()
+            third.hold(after=now)
+            gate.let(now)
+            third.at_work()
             third.signal(signal.SIGKILL)
-            gate.let(4)
-            line = server.at_least(4)[3]
+            gate.let(now + 1)
+            line = server.at_least(now + 1)[now]
             assert statuses(line) == ["answered", "answered", "no answer", "answered"]
             assert line["sites"]["site-2"]["reason"] == "no answer"
             assert outcomes(line) == ["accepted", "accepted", "absent", "accepted"]
-            assert line["seconds"] >= 4.0
+            assert line["seconds"] >= DEADLINE
 
             # Stopped in the middle of a round, and continued in a later one: what it then sends is stale.
-            third = process("site-2")
-            with third:
+            with HeldSite(made, "site-2"):
                 until(lambda: len(server.events("connected", "site-2")) == 2, "site-2 again")
-                gate.let(5)
-                server.at_least(5)
-                into_the_next_round()
+                now = together(["answered"] * 4) + 1
+                fourth.hold(after=now)
+                gate.let(now)
+                fourth.at_work()
                 fourth.signal(signal.SIGSTOP)
-                gate.let(7)
-                for line in server.at_least(7)[5:]:
+                gate.let(now + 2)
+                for line in server.at_least(now + 2)[now:]:
                     assert statuses(line) == ["answered"] * 3 + ["no answer"]
+                (fourth.folder / HOLD).unlink()
                 fourth.signal(signal.SIGCONT)
-                stale = until(lambda: server.events("stale reply", "site-3"), "a stale reply")[0]
-                assert "to round 6 in round" in stale["reason"]
+                stale = f"a reply to round {now + 1} in round"
+                until(lambda: [e for e in server.events("stale reply", "site-3") if stale in e["reason"]], stale)
 
                 # The server is killed in the middle of a round, and started again: everybody comes back.
-                gate.let(9)
-                done = len(server.at_least(9))
+                now = together(["answered"] * 4)
                 server.signal(signal.SIGKILL)
                 server.wait()
                 before = records(server.out)
@@ -94,9 +129,9 @@ def test_sites_and_the_server_may_be_killed_stopped_late_and_started_again(
     after = records(server.out)
     assert [row["round"] for row in after] == list(range(len(after)))
     assert [r["test_return"] for r in after[: len(before) - 1]] == [r["test_return"] for r in before[:-1]]
-    assert len(after) > len(before) >= done
+    assert len(after) > len(before) >= now
     assert {line["round"] for line in server.rounds()} == set(range(1, len(after)))
-    assert statuses(server.rounds()[-1]) == ["answered"] * 4
+    assert ["answered"] * 4 in [statuses(line) for line in server.rounds() if line["round"] > len(before)]
     assert sites.errors == {}
     assert "trying again" in " ".join(sites.said["site-0"])
 
