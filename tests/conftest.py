@@ -23,8 +23,14 @@ from tiny import TINY
 settings.register_profile("everywhere", derandomize=True, deadline=None)
 settings.load_profile("everywhere")
 
-LONG = ("federation_crashes", "first_edition", "federation", "killed", "tasks", "estimators", "theory_lab", "bench")
-"""The files that take longest, the longest first; nobody should wait for one of them alone at the end."""
+LONG = (
+    *("federation_crashes", "first_edition", "reproduce", "aggregator_contract", "federation", "theory_lab", "killed"),
+    *("estimators", "extensions", "tasks", "bench", "attacks_crafted", "arena", "machines", "variants"),
+)
+"""The files that take longest, those that wait for other processes among those that compute: while one waits, another
+has its core. Nobody should wait for one of them alone at the end."""
+ROOM = 1.2e9
+"""Bytes that a worker may have before it forgets what it compiled."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -35,11 +41,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: (rank.get(item.path.name, len(LONG)), item.path not in waits))
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """What was imported stays. Python would look through all of it again and again while JAX traces."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(100_000, 50, 100)
+
+
 @pytest.fixture(scope="module", autouse=True)
 def _give_memory_back() -> Iterator[None]:
     """Compiled programs stay in memory until they are forgotten; not after every file, for that takes a second."""
     yield
-    if resident() > 0.8e9:
+    if resident() > ROOM:
         jax.clear_caches()
         gc.collect()
         if sys.platform == "linux":
