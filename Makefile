@@ -3,7 +3,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/installed
 
-PYTEST := $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
+# Three at a time on two cores: some wait for other processes.
+PYTEST := $(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 .PHONY: demo test test-fast test-kernels lint reproduce bench clean
 
