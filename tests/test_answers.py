@@ -211,7 +211,7 @@ def test_a_byzantine_agent_that_does_not_collude_lies_alone_as_it_does_among_oth
 def played(form):
     """The actions of an honest and of a Byzantine agent whose policy much prefers action 1."""
     settings = {"agents": 3, "byzantine": 1, "alpha": 0.4, "batch": (40, 40), "horizon": 20}
-    problem = small_cartpole(attack="random-action", attack_form=form, **settings)
+    problem = small_cartpole(attack="random-action", attack_form=form, categorical="paper", **settings)
     params = {name: jnp.zeros(shape) for name, shape in problem.policy.shapes.items()}
     theta = problem.policy.ravel(params | {"b2": jnp.array([-9.0, 9.0])})
     cohort = LocalCohort(problem, probes.broadcast(problem), np.array([1, 2]), np.array([False, True]))

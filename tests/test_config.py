@@ -40,7 +40,7 @@ BAD_NUMBERS: list[tuple[dict[str, Any], list[str]]] = [
     ({"batch": (-2, -1)}, ["batch", "1 or more"]),
     ({"batch": (20, 12)}, ["batch", "smaller first"]),
     ({"minibatch": 0}, ["minibatch", "1 or more"]),
-    ({"minibatch": 13}, ["minibatch = 13", "12", "lower minibatch or raise batch"]),
+    ({"algorithm": "fedpg-br", "minibatch": 13}, ["minibatch = 13", "12", "lower minibatch or raise batch"]),
     ({"inner_steps": 0}, ["inner_steps", "1 or more"]),
     ({"ratio_bound": 0.0}, ["ratio_bound", "positive"]),
     ({"learning_rate": 0.0}, ["learning_rate", "positive"]),
@@ -91,7 +91,7 @@ WRONG_TYPES: list[dict[str, Any]] = [
     {"policy": None},
     {"task": 3},
     {"preset": 3},
-    {"algorithm": None},
+    {"algorithm": 3},
     {"optimizer": 1},
     {"attack_options": "scale=4"},
     {"attack_options": (4,)},
@@ -235,7 +235,7 @@ def test_settings_from_a_file_are_checked_as_well(change: dict[str, Any]):
 
 
 def test_settings_that_the_first_edition_wrote_are_read():
-    config = make_config(aggregator="majority", none_accepted="server", attack_form="released")
+    config = make_config(algorithm="fedpg-br", aggregator="majority", none_accepted="server", attack_form="released")
     old = to_json(config) | {"filter": "majority", "nobody": "server", "attack_form": "figures"}
     for name in ("aggregator", "none_accepted", "aggregator_options", "policy"):
         del old[name]
@@ -316,10 +316,15 @@ def test_the_other_tasks_have_the_papers_table_too(task: str, table: dict[str, A
 
 
 def test_without_a_preset_a_task_has_the_one_that_learns_better():
-    assert make_config("CartPole-v1").preset == "paper"
+    """Natural steps; of the paper's algorithms its text on CartPole, and the released code's settings elsewhere."""
+    assert make_config("CartPole-v1") == make_config("CartPole-v1", "best", "natural")
+    assert make_config("CartPole-v1", algorithm="fedpg-br").preset == "paper"
+    assert make_config("CartPole-v1", "paper").algorithm == "fedpg-br"
     for task in ("LunarLander-v3", "LunarLander-v2", "HalfCheetah-v5", "Pendulum-v1", "my_module:make"):
         # What an attack means does not change with the task.
-        assert make_config(task) == make_config(task, "released", attack_form="paper", aggregator="compass")
+        usual = make_config(task, algorithm="fedpg-br")
+        assert usual == make_config(task, "released", attack_form="paper", aggregator="compass")
+        assert make_config(task).preset == "best"
 
 
 @pytest.mark.parametrize("given", [{"sigma": 0.5}, {"delta": 0.5}, {"sigma": 1, "aggregator": "nnm+compass"}])
@@ -335,7 +340,7 @@ def test_numbers_of_the_papers_filter_are_refused_where_compass_would_not_use_th
 
 def test_the_tables_sigma_is_with_the_papers_filter_only():
     lander = "LunarLander-v3"
-    assert make_config(lander, "released").sigma == make_config(lander, aggregator="fedpg").sigma == 0.07
+    assert make_config(lander, "released").sigma == make_config(lander, None, "fedpg-br", aggregator="fedpg").sigma == 0.07
     assert make_config(lander).sigma == make_config(lander, "released", aggregator="compass").sigma == "auto"
 
 
@@ -348,7 +353,7 @@ def test_the_presets_have_the_papers_filter_and_the_default_has_not():
 
 
 def test_the_defaults_of_the_record_are_the_defaults_of_the_command():
-    assert Config() == make_config()
+    assert Config() == make_config(algorithm="fedpg-br")
 
 
 @pytest.mark.parametrize("preset", ["paper", "released"])

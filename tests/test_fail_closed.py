@@ -114,7 +114,7 @@ def test_the_command_says_how_many_rounds_were_not_used_and_why(
 
 def test_the_reason_names_the_setting_that_decides_what_happens_instead():
     assert why_unused(make_config()) == "the aggregator accepted nobody"
-    text = why_unused(make_config(fail_closed=True, none_accepted="server"))
+    text = why_unused(make_config(algorithm="fedpg-br", fail_closed=True, none_accepted="server"))
     assert "more than 3 of 10 agents" in text
     assert text.endswith("the server stepped on its own gradients")
 

@@ -96,7 +96,7 @@ def test_parameters_may_be_one_array_or_hold_a_single_number():
     )
     assert scaled.size == 9
     run = fedpg.train(
-        policy=scaled, algorithm="gpomdp", **(TINY | {"batch": (4, 4), "trajectories": 4, "minibatch": 2})
+        policy=scaled, **(TINY | {"algorithm": "gpomdp", "batch": (4, 4), "trajectories": 4, "minibatch": 2})
     )
     assert run.policy.params["['scale']"] != 1.0
 

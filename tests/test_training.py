@@ -245,5 +245,5 @@ def test_the_folder_of_a_run_has_a_name_and_none_is_used_twice(tmp_path: Path, m
         names.append(new_folder(config))
         names[-1].mkdir(parents=True)
     assert len(set(names)) == 3
-    assert all(str(name).startswith("runs/CartPole-v1-fedpg-br-K10-3-sign-flipping") for name in names)
-    assert new_folder(dataclasses.replace(config, agents=7)) == Path("runs/CartPole-v1-fedpg-br-K7-3-sign-flipping")
+    assert all(str(name).startswith("runs/CartPole-v1-natural-K10-3-sign-flipping") for name in names)
+    assert new_folder(dataclasses.replace(config, agents=7)) == Path("runs/CartPole-v1-natural-K7-3-sign-flipping")

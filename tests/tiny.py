@@ -3,6 +3,7 @@
 from typing import Any
 
 TINY: dict[str, Any] = {
+    "algorithm": "fedpg-br",
     "agents": 4,
     "byzantine": 1,
     "attack": "sign-flipping",

@@ -140,7 +140,7 @@ class Gradients:
             believed = jnp.moveaxis(believed, 0, 1)  # [T, K, B]
             learnt_from = trajectories._replace(rewards=jnp.where(attacking[:, None], believed, trajectories.rewards))
         # The weights of all agents at once (a scan over time), the gradients agent by agent (each fits the cache).
-        weights = self.estimator.weights(learnt_from)  # [T, K, B]
+        weights = self._weights(everyone, learnt_from)  # [T, K, B]
 
         def one(k: Array) -> Array:
             params = self.policy.unravel(theta if theta.ndim == 1 else theta[k])
@@ -151,6 +151,15 @@ class Gradients:
         episodes = jnp.maximum(jnp.sum(trajectories.lengths > 0, axis=-1), 1)
         returns = jnp.sum(trajectories.returns, axis=-1) / episodes
         return gradients, returns, jnp.sum(trajectories.lengths, axis=-1)
+
+    def _weights(self, everyone: Trajectories, learnt_from: Trajectories) -> Array:
+        """Of every agent's batch.  [T, K, B]"""
+        if not self.estimator.looks:
+            return self.estimator.weights(learnt_from)
+        steps, count, width = learnt_from.rewards.shape
+        believed = everyone._replace(rewards=learnt_from.rewards.reshape(steps, -1))
+        each = jax.lax.map(lambda k: self.estimator.weights(believed.take(k * width, width)), jnp.arange(count))
+        return jnp.moveaxis(each, 0, 1)
 
 
 @functools.partial(jax.jit, static_argnums=0)

@@ -51,7 +51,7 @@ def make_problem(
             f"fail_closed with the aggregator {config.aggregator!r} would use no round at all: it turns away more "
             "agents than alpha allows, on purpose. Leave fail_closed out, or use another (multi-krum, compass)"
         )
-    algorithm = algorithm or make_algorithm(config.algorithm)
+    algorithm = algorithm or make_algorithm(config.algorithm, config.algorithm_options)
     rule = aggregator or make_aggregator(
         config.aggregator, config.aggregator_options, alpha=config.alpha, sigma=config.sigma, delta=config.delta
     )
@@ -59,7 +59,7 @@ def make_problem(
         config=config,
         task=task,
         policy=_policy(config, task, policy),
-        estimator=make_estimator(config.estimator, config.discount, config.baseline, config.importance),
+        estimator=make_estimator(config.estimator, config.discount, config.baseline, config.importance, config.trace),
         attack=attack or make_attack(config.attack, config.attack_form, config.attack_options),
         aggregator=closed(rule, config.alpha) if config.fail_closed else rule,
         optimizer=optimizer or _optimizer(config.optimizer, config.learning_rate),
@@ -79,7 +79,9 @@ def _policy(config: Config, task: Task, given: Policy | MakePolicy | None) -> Po
     if given is None:
         if config.policy != "mlp":
             raise ConfigError(f"unknown policy {config.policy!r}: it must be mlp, or your own as package.module:object")
-        return make_mlp(task.observations, task.actions, config.hidden, config.activation, config.gaussian)
+        return make_mlp(
+            task.observations, task.actions, config.hidden, config.activation, config.gaussian, config.categorical
+        )
     policy = given if isinstance(given, Policy) else given(task)
     if not isinstance(policy, Policy):
         raise ConfigError(f"the policy {config.policy!r} is neither a Policy nor a function that makes one for a task")

@@ -8,9 +8,11 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from fedpg.errors import ConfigError, unknown
 
-PresetName = Literal["paper", "released"]
-BUILT_IN = ("fedpg-br", "svrpg", "gpomdp")
+PresetName = Literal["best", "paper", "released"]
+BUILT_IN = ("natural", "fedpg-br", "svrpg", "gpomdp")
 """The algorithms that have a name; another one is `package.module:object`."""
+ONE_STEP = ("natural", "gpomdp")
+"""Those without an inner loop."""
 
 
 @dataclass(frozen=True)
@@ -20,9 +22,12 @@ class Config:
     task: str = "CartPole-v1"
     """The task: a Gymnasium id, or your own as `package.module:factory`."""
     preset: PresetName = "paper"
-    """Where the defaults come from: `paper` (its text; CartPole) or `released` (what made its figures; other tasks)."""
+    """Where the defaults come from: `best` (natural steps), `paper` (its text), `released` (what made its figures)."""
     algorithm: str = "fedpg-br"
-    """`fedpg-br` (Algorithm 1), `svrpg` (Algorithm 5), `gpomdp` (Algorithm 4), or your own `package.module:object`."""
+    """`natural` (natural steps), the paper's `fedpg-br` (Algorithm 1), `svrpg` (Algorithm 5) or `gpomdp` (Algorithm 4),
+    or your own `package.module:object`."""
+    algorithm_options: tuple[str, ...] = ()
+    """Parameters of the algorithm, as `name=value`."""
 
     agents: int = 10
     """K, the number of agents in the federation."""
@@ -70,10 +75,13 @@ class Config:
     ratio_bound: float = math.inf
     """The inner loop stops before a step whose mean importance ratio is further than this from 1."""
 
-    estimator: Literal["gpomdp", "reinforce", "standardised"] = "gpomdp"
-    """The gradient of a trajectory: GPOMDP or REINFORCE (the text), or standardised GPOMDP (the figures)."""
+    estimator: Literal["gpomdp", "reinforce", "standardised", "advantage"] = "gpomdp"
+    """The gradient of a trajectory: GPOMDP or REINFORCE (the text), standardised GPOMDP (the figures), or advantages by
+    a value function that every agent fits to its own batch."""
     baseline: Literal["leave-one-out", "none"] = "leave-one-out"
     """C_b: the mean over the batch's other trajectories, or zero."""
+    trace: float = 1.0
+    """Of the estimator `advantage`: lambda, from 0 (all by the value function) to 1 (all by the rewards)."""
     importance: Literal["trajectory", "decision", "step"] = "trajectory"
     """One importance weight per trajectory, per decision (cumulative) or per time step."""
 
@@ -96,6 +104,8 @@ class Config:
     """The sizes of the policy's hidden layers."""
     activation: Literal["relu", "tanh"] = "relu"
     """The activation of the hidden layers."""
+    categorical: Literal["paper", "plain"] = "paper"
+    """For discrete actions: tanh before the softmax (paper: then of four actions none has more than 71%), or none."""
     gaussian: Literal["paper", "released"] = "paper"
     """For box actions: one trained log-std per action (paper) or std from a second head (released)."""
 
@@ -150,7 +160,7 @@ def validate(config: Config) -> Config:
         (1 <= low <= high, f"batch must be two numbers, 1 or more, the smaller first, not {low} {high}"),
         (c.minibatch >= 1, f"minibatch must be 1 or more, not {c.minibatch}"),
         (
-            c.minibatch <= low or c.algorithm == "gpomdp",
+            c.minibatch <= low or c.algorithm in ONE_STEP,
             f"minibatch = {c.minibatch} is more than the smallest batch, {low}: "
             "the inner loop's b may not exceed B; lower minibatch or raise batch",
         ),
@@ -164,13 +174,13 @@ def validate(config: Config) -> Config:
         (all(n >= 1 for n in c.hidden), f"hidden layers must have 1 or more units each, not {c.hidden}"),
         (1 <= c.trajectories < 2**31, f"trajectories must be 1 or more, below 2^31, not {c.trajectories}"),
         (
-            c.algorithm not in ("svrpg", "gpomdp") or c.inner_law == "fixed",
+            c.algorithm not in ("svrpg", *ONE_STEP) or c.inner_law == "fixed",
             f"algorithm {c.algorithm!r} takes a fixed number of inner steps: set inner_law to 'fixed', "
             "or use algorithm 'fedpg-br'",
         ),
         (
-            c.algorithm != "gpomdp" or (c.inner_steps == 1 and c.none_accepted == "skip"),
-            "algorithm 'gpomdp' takes one step per round, on its agents' gradients only: "
+            c.algorithm not in ONE_STEP or (c.inner_steps == 1 and c.none_accepted == "skip"),
+            f"algorithm {c.algorithm!r} takes one step per round, on its agents' gradients only: "
             "inner_steps must be 1 and none_accepted 'skip', or use algorithm 'svrpg'",
         ),
         (
@@ -179,9 +189,10 @@ def validate(config: Config) -> Config:
             f"not {c.estimator!r}",
         ),
         (
-            c.estimator != "standardised" or c.baseline == "none",
-            "estimator 'standardised' subtracts each episode's own mean: set baseline to 'none'",
+            c.estimator not in ("standardised", "advantage") or c.baseline == "none",
+            f"estimator {c.estimator!r} has a baseline of its own: set baseline to 'none'",
         ),
+        (0 <= c.trace <= 1, f"trace must be from 0 to 1, not {c.trace}"),
     ]
     for good, message in checks:
         if not good:

@@ -13,7 +13,8 @@ import jax.numpy as jnp
 from jax import Array
 
 from fedpg.policies import Params, Policy
-from fedpg.trajectories import BLOCK, Trajectories
+from fedpg.trajectories import Trajectories, reward_to_go
+from fedpg.values import advantages
 
 
 class Estimator(NamedTuple):
@@ -27,18 +28,24 @@ class Estimator(NamedTuple):
     """Average over all time steps of the batch (the figures) instead of over its episodes (the text)."""
     step_ratios: bool
     """Importance weights are of time steps instead of whole trajectories."""
+    looks: bool
+    """The weights depend on observations too: they must be asked for batch by batch."""
 
 
 # The same estimator is the same object, so that nothing is compiled twice for it.
 @functools.cache
-def make_estimator(form: str, gamma: float, baseline: str = "none", importance: str = "trajectory") -> Estimator:
-    """GPOMDP, REINFORCE or standardised GPOMDP (`form`), with a baseline and a kind of importance weights."""
+def make_estimator(
+    form: str, gamma: float, baseline: str = "none", importance: str = "trajectory", trace: float = 1.0
+) -> Estimator:
+    """GPOMDP, REINFORCE, standardised GPOMDP or advantages (`form`), with a baseline and importance weights."""
 
     def weights(trajectories: Trajectories) -> Array:
+        if form == "advantage":
+            return advantages(trajectories, gamma, trace)
         if form == "standardised":
             return standardised_weights(trajectories, gamma)
         if form == "gpomdp":
-            return jnp.where(trajectories.mask, _reward_to_go(rewards(trajectories), 1.0), 0.0)
+            return jnp.where(trajectories.mask, reward_to_go(rewards(trajectories), 1.0), 0.0)
         return jnp.where(trajectories.mask, jnp.sum(rewards(trajectories), axis=0), 0.0)
 
     def rewards(trajectories: Trajectories) -> Array:
@@ -64,39 +71,27 @@ def make_estimator(form: str, gamma: float, baseline: str = "none", importance: 
             return jnp.exp(jnp.sum(log_ratio, axis=0)) * weights(trajectories)
         # Per decision: the reward at h depends on the actions up to h only, so it is weighed by their ratio only.
         weighed = jnp.exp(jnp.cumsum(log_ratio, axis=0)) * rewards(trajectories)
-        return jnp.where(trajectories.mask, _reward_to_go(weighed, 1.0), 0.0)
+        return jnp.where(trajectories.mask, reward_to_go(weighed, 1.0), 0.0)
 
-    return Estimator(weights, corrected, per_step=form == "standardised", step_ratios=importance == "step")
+    return Estimator(
+        weights,
+        corrected,
+        per_step=form in ("standardised", "advantage"),
+        step_ratios=importance == "step",
+        looks=form == "advantage",
+    )
 
 
 def standardised_weights(trajectories: Trajectories, gamma: float) -> Array:
     """w_t = (G_t - mean G) / std G, G_t = sum_{h >= t} gamma^(h-t) r_h, mean and std (n - 1) within the episode."""
     mask, n = trajectories.mask, trajectories.lengths
-    to_go = jnp.where(mask, _reward_to_go(trajectories.rewards, gamma), 0.0)  # [T, B]
+    to_go = jnp.where(mask, reward_to_go(trajectories.rewards, gamma), 0.0)  # [T, B]
     mean = jnp.sum(to_go, axis=0) / jnp.maximum(n, 1)
     deviation = jnp.where(mask, to_go - mean, 0.0)
     std = jnp.sqrt(jnp.sum(deviation**2, axis=0) / jnp.maximum(n - 1, 1))
     # Returns that are all the same differ by rounding only: no spread, no weight.
     spread = std > 1e-5 * jnp.max(jnp.abs(to_go), axis=0)
     return jnp.where(spread, deviation / (std + 1e-8), 0.0)
-
-
-def _reward_to_go(rewards: Array, gamma: float) -> Array:
-    """sum_{h >= t} gamma^(h - t) r_h, block by block: a small matrix within, a scan over the blocks.  [T, B]"""
-    steps, rest = rewards.shape[0], rewards.shape[1:]
-    padded = jnp.concatenate([rewards, jnp.zeros((-steps % BLOCK, *rest))])
-    blocks = padded.reshape(-1, BLOCK, *rest)  # [T / BLOCK, BLOCK, B]
-    i = jnp.arange(BLOCK)
-    ahead = i[None, :] - i[:, None]
-    powers = jnp.where(ahead >= 0, gamma ** jnp.maximum(ahead, 0), 0.0)  # [BLOCK, BLOCK]
-    within = jnp.einsum("th,nh...->nt...", powers, blocks)
-
-    def back(later: Array, first: Array) -> tuple[Array, Array]:
-        return first + gamma**BLOCK * later, later
-
-    later = jax.lax.scan(back, jnp.zeros(rest), within[:, 0], reverse=True)[1]  # to go at the next block's start
-    reach = (gamma ** (BLOCK - i)).reshape(BLOCK, *(1,) * len(rest))
-    return (within + reach * later[:, None]).reshape(padded.shape)[:steps]
 
 
 def log_probs(policy: Policy, params: Params, trajectories: Trajectories) -> Array:

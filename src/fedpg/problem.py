@@ -9,7 +9,7 @@ import numpy as np
 import optax
 from jax import Array
 
-from fedpg.aggregators import Aggregator, Sent, Verdict
+from fedpg.aggregators import Aggregator, Own, Sent, Verdict
 from fedpg.attacks import Attack
 from fedpg.config import Config
 from fedpg.estimators import Estimator
@@ -222,3 +222,7 @@ class Algorithm(NamedTuple):
     """The vectors that the server sends."""
     init: Callable[[Problem, Array], Memory] = lambda problem, theta: ()
     """(problem, theta_0) -> what the algorithm keeps besides theta and the optimiser."""
+    needs: tuple[str, ...] = ()
+    """The fields of `Own` that the server is to compute for it, besides those of the aggregator."""
+    warm_up: Callable[[Problem, State, Own], Any] = lambda problem, state, own: None
+    """(problem, state, what the server contributes) -> nothing: compiles what only this algorithm uses."""

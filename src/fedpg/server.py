@@ -20,8 +20,10 @@ from fedpg.tasks import RoundKeys, ServerEpisodes
 from fedpg.tasks.task import Then, stream
 from fedpg.trajectories import Trajectories
 
-SCORES = 1024
+SCORES = 256
 """Steps at which the server looks at grad log pi, for who needs its metric."""
+STATES = 2048
+"""Steps at which it looks at the policy itself, for who needs its Fisher matrix."""
 FEWEST = 8
 """Trajectories of its own, at the least, from which the server contributes to an aggregate."""
 
@@ -94,6 +96,7 @@ class Server:
             own = self.contribution(broadcast, wanted=False)
             silent = Sent(jnp.zeros((p.config.agents, p.policy.size)), jnp.zeros(p.config.agents, bool), 1)
             _update(p.aggregator, state.aggregator, silent, own)
+            p.algorithm.warm_up(p, state, own)
 
         def test() -> None:
             evaluate(p, theta, broadcast.keys, p.config.test_episodes, wanted=False)
@@ -126,17 +129,28 @@ class Server:
             self._contributed = broadcast, own
         return own
 
+    @property
+    def own(self) -> Own:
+        """What it contributed last."""
+        return Own() if self._contributed is None else self._contributed[1]
+
     def _contribute(self, broadcast: Broadcast, wanted: bool) -> Own:
         p = self.problem
-        needs = p.aggregator.needs
+        needs = tuple(dict.fromkeys([*p.aggregator.needs, *p.algorithm.needs]))
         if p.config.agents == 1:  # it cannot be compared with other agents, and how far they lie apart is nothing
             needs = tuple(name for name in needs if name != "influences")
         if not needs:
             return Own()
         # Those of inner step n = 0, which change nothing there: the correction is zero at theta_0.
-        count, theta = max(p.config.minibatch, FEWEST), broadcast.theta
+        theta = broadcast.theta
         then = Contribution(p.policy, p.estimator, needs)
-        return self._roll(theta, broadcast, 0, count, then, (theta,), wanted)
+        return self._roll(theta, broadcast, 0, self.own_count, then, (theta,), wanted)
+
+    @property
+    def own_count(self) -> int:
+        """Trajectories of its own from which it contributes: as many as an agent's, where the algorithm needs them."""
+        c = self.problem.config
+        return c.batch[1] if self.problem.algorithm.needs else max(c.minibatch, FEWEST)
 
     def gradient(self, theta: Array, trajectories: Trajectories) -> Array:
         """Its own estimate of grad J(theta).  [D]"""
@@ -188,6 +202,7 @@ class Contribution:
             gradient=gradient(estimator, policy, params, mine) if "gradient" in needs else None,
             influences=influences(estimator, policy, params, mine) if "influences" in needs else None,
             scores=scores(policy, params, mine, SCORES) if "scores" in needs else None,
+            states=mine.some_steps(STATES)[0] if "states" in needs else None,
         )
 
 

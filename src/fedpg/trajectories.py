@@ -41,6 +41,14 @@ class Trajectories(NamedTuple):
         """The undiscounted return of each episode.  [B]"""
         return jnp.sum(self.rewards, axis=0)
 
+    @property
+    def side_by_side(self) -> Array:
+        """The observations, however they are laid out; beyond an episode's end stands anything.  [F, T, B]"""
+        if self.starts is None:
+            return self.observations
+        place = self.starts + jnp.arange(self.rewards.shape[0])[:, None]  # [T, B]
+        return jnp.moveaxis(self.observations[jnp.minimum(place, self.observations.shape[0] - 1)], -1, 0)
+
     def take(self, first: Array | int, count: int) -> "Trajectories":
         """`count` of the episodes, from the given one on."""
 
@@ -160,3 +168,21 @@ def _packed_weights(trajectories: Trajectories, weights: Array, first: Array, si
     t = place - trajectories.starts[episode]
     inside = t < trajectories.lengths[episode]
     return jnp.where(inside, weights[jnp.minimum(t, weights.shape[0] - 1), episode], 0.0)
+
+
+def reward_to_go(rewards: Array, gamma: float) -> Array:
+    """sum_{h >= t} gamma^(h - t) r_h, block by block: a small matrix within, a scan over the blocks.  [T, B]"""
+    steps, rest = rewards.shape[0], rewards.shape[1:]
+    padded = jnp.concatenate([rewards, jnp.zeros((-steps % BLOCK, *rest))])
+    blocks = padded.reshape(-1, BLOCK, *rest)  # [T / BLOCK, BLOCK, B]
+    i = jnp.arange(BLOCK)
+    ahead = i[None, :] - i[:, None]
+    powers = jnp.where(ahead >= 0, gamma ** jnp.maximum(ahead, 0), 0.0)  # [BLOCK, BLOCK]
+    within = jnp.einsum("th,nh...->nt...", powers, blocks)
+
+    def back(later: Array, first: Array) -> tuple[Array, Array]:
+        return first + gamma**BLOCK * later, later
+
+    later = jax.lax.scan(back, jnp.zeros(rest), within[:, 0], reverse=True)[1]  # to go at the next block's start
+    reach = (gamma ** (BLOCK - i)).reshape(BLOCK, *(1,) * len(rest))
+    return (within + reach * later[:, None]).reshape(padded.shape)[:steps]

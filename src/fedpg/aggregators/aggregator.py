@@ -33,11 +33,13 @@ class Sent(NamedTuple):
 
 
 class Own(NamedTuple):
-    """What the server contributes, from trajectories of its own; only what the aggregator says that it needs."""
+    """What the server contributes, from trajectories of its own; only what the aggregator or the algorithm needs."""
 
     gradient: Array | None = None  # [D]: its own estimate
     influences: Array | None = None  # [n, D]: how far each of its n trajectories pulls that estimate
-    scores: Array | None = None  # [n, D]: grad log pi at n of its steps; J^T J / n is the Fisher matrix
+    scores: Array | None = None  # [n, D]: grad log pi at n of its steps; J^T J / n is the Fisher matrix.
+    # They are there where steps are natural ones: an aggregator may then judge in the metric of the step.
+    states: Array | None = None  # [F, n]: observations at n of its steps
 
 
 class Verdict(NamedTuple):

@@ -11,7 +11,11 @@ from fedpg.aggregators.aggregator import Aggregator, Own, Sent, Verdict, decide
 from fedpg.aggregators.coordinates import coordinate_median
 from fedpg.aggregators.parts import directions, lengths, weighted_mean
 from fedpg.errors import ConfigError, require
+from fedpg.metric import damped, fisher_of, solve
 
+SMOOTH = (0.9, 0.5)
+"""How much of the server's gradient is that of the rounds before: with small steps, and with natural ones, which are so
+long that an older direction soon is the wrong one."""
 SPREAD_MEMORY = 0.9
 """How much of the spread is that of the rounds before: of ten numbers alone it would be rough."""
 QUIETEST = 1e-2
@@ -34,7 +38,7 @@ class Compass(NamedTuple):
     weights: Array  # [2]
 
 
-def compass(smooth: float = 0.9) -> Aggregator:
+def compass(smooth: float | None = None) -> Aggregator:
     """Agents by their cosine with the server's own gradient, in units of their spread, and of median length at most.
 
     1. r <- smooth r + (1 - smooth) g_0: the server's own gradient over rounds. No agent can change it.
@@ -50,8 +54,7 @@ def compass(smooth: float = 0.9) -> Aggregator:
     it goes against the server. Promises nothing beyond the server's own errors: where its gradients say little (few
     trajectories, another task than the agents'), a lie at right angles to them passes.
     """
-    require(0 <= smooth < 1, f"compass: smooth must be at least 0 and less than 1, not {smooth}")
-    keep = (smooth, SPREAD_MEMORY)
+    require(smooth is None or 0 <= smooth < 1, f"compass: smooth must be at least 0 and less than 1, not {smooth}")
 
     def init(agents: int, size: int) -> Compass:
         return Compass(jnp.zeros(size), jnp.zeros(size), jnp.zeros(2))
@@ -62,6 +65,7 @@ def compass(smooth: float = 0.9) -> Aggregator:
                 "compass needs a gradient of the server's own, and here the server has none: it needs a task, "
                 "or another rule (nnm+trimmed-mean)"
             )
+        keep = (SMOOTH[own.scores is not None] if smooth is None else smooth, SPREAD_MEMORY)
         vectors, valid = jnp.clip(sent.clean, -LONGEST, LONGEST), sent.valid
         middle = coordinate_median(vectors, valid)
         spread = coordinate_median(jnp.abs(vectors - middle), valid)
@@ -72,22 +76,45 @@ def compass(smooth: float = 0.9) -> Aggregator:
         )
         sound = jnp.all(jnp.isfinite(own.gradient))  # a fault of one round must not be remembered
         memory = jax.tree.map(lambda new, old: jnp.where(sound, new, old), after, memory)
-        scale = _scale(memory.variance)
-        scaled, reference = vectors / scale, (memory.reference / scale / jnp.maximum(memory.weights[0], 1e-30))[None]
-        cosines = directions(scaled) @ directions(reference)[0]
+        reference = memory.reference / jnp.maximum(memory.weights[0], 1e-30)
+        cosines, long, length = (
+            _by_spread(vectors, reference, _scale(memory.variance))
+            if own.scores is None
+            else _by_fisher(vectors, reference, own.scores)
+        )
         tau = _deviation(cosines, valid, vectors.shape[1])
         trust = jnp.where(cosines > -TOO_FAR * tau, norm.cdf(cosines / tau), 0.0)
         counts = jnp.where(valid, jnp.where(jnp.sum(valid) >= OUTVOTED_FROM, trust, 1.0), 0.0)
-        long = lengths(scaled)
         shorter = jnp.minimum(1.0, _median(long, valid) / jnp.maximum(long, 1e-30))
         gradient = weighted_mean(vectors * shorter[:, None], counts)
         # How far an agent falls behind one who goes exactly the server's way.
-        length = lengths(reference)[0]
         distances = jnp.where(valid, length * jnp.maximum(1 - cosines, 0.0), jnp.inf)
         limit = length * (1 + TOO_FAR * tau)
         return decide(sent, gradient, counts > 0, threshold=limit, distances=distances), memory
 
     return Aggregator(update, init, needs=("gradient",))
+
+
+Measured = tuple[Array, Array, Array]
+"""Of each vector its cosine with the reference [K] and its length [K]; the reference's length."""
+
+
+def _by_spread(vectors: Array, reference: Array, scale: Array) -> Measured:
+    """As if every coordinate were divided by its spread."""
+    scaled, reference = vectors / scale, (reference / scale)[None]
+    return directions(scaled) @ directions(reference)[0], lengths(scaled), lengths(reference)[0]
+
+
+def _by_fisher(vectors: Array, reference: Array, scores: Array) -> Measured:
+    """In the metric of a natural step, <u, v> = u . (F + lambda I)^-1 v."""
+    reference = reference[None]
+    matrix = damped(fisher_of(scores), reference[0])
+    units = jnp.concatenate([directions(reference), directions(vectors)])  # [1 + K, D]: lies may be very long
+    images = jax.vmap(lambda v: solve(matrix, v))(units)
+    stretch = jnp.sqrt(jnp.maximum(jnp.sum(units * images, axis=1), 1e-30))  # of unit vectors
+    cosines = units @ images[0] / stretch / stretch[0]
+    length = jnp.concatenate([lengths(reference), lengths(vectors)]) * stretch
+    return cosines[1:], length[1:], length[0]
 
 
 def _deviation(cosines: Array, valid: Array, size: int) -> Array:

@@ -8,7 +8,7 @@ from fedpg.presets import make_config
 
 def bench(task: str, quick: bool, trajectories: int, agents: int) -> None:
     """Print the tables for a task."""
-    problem = make_problem(make_config(task, agents=agents, trajectories=trajectories))
+    problem = make_problem(make_config(task, algorithm="fedpg-br", agents=agents, trajectories=trajectories))
     if problem.task.simulator:
         bench_pool(problem)
     else:

@@ -34,7 +34,7 @@ from fedpg.training.checkpoint import RECORDS
 from fedpg.training.progress import Silent
 from fedpg.training.rounds import advance, first_state
 
-SETTINGS: dict[str, Any] = {"agents": 10, "byzantine": 3, "attack": "sign-flipping"}
+SETTINGS: dict[str, Any] = {"algorithm": "fedpg-br", "agents": 10, "byzantine": 3, "attack": "sign-flipping"}
 SEEDS = 10
 ROUND_SIZES = (10, 100, 1000, 10_000)
 AGGREGATOR_SIZES = (10, 100, 1000, 2000)
@@ -125,7 +125,7 @@ def growth(console: Console, theta: jax.Array) -> None:
         table.add_column(name, justify="right")
     before = None
     for agents in ROUND_SIZES:
-        problem = make_problem(make_config(agents=agents, batch=(16, 16)))
+        problem = make_problem(make_config(algorithm="fedpg-br", agents=agents, batch=(16, 16)))
         state = first_state(problem, 0)._replace(theta=theta)
         one_round = functools.partial(advance, problem, state, Local(problem, cores()), Server(problem))
         seconds = _seconds(one_round, times=3 if agents <= 1000 else 2)

@@ -58,7 +58,7 @@ class Cost(NamedTuple):
 
 def bench_federation(agents: int) -> None:
     """Print the table, with as many of Flower's own SuperNodes as there are sites."""
-    config = make_config(agents=agents, hidden=HIDDEN, trajectories=10**6)
+    config = make_config(algorithm="fedpg-br", agents=agents, hidden=HIDDEN, trajectories=10**6)
     size = make_problem(config).policy.size
     print(f"CartPole, D = {size}, {agents} sites on this machine, {cores()} cores", flush=True)
     costs = [in_process(config)]

@@ -47,7 +47,7 @@ class Arena:
     """One seed (`3`), several (`0,1,5`), or a range without its end (`0:10`)."""
     trajectories: int = 1500
     """How long each training is."""
-    algorithm: str = "fedpg-br"
+    algorithm: str = "natural"
     """The algorithm that the defences are part of."""
     search: int = 0
     """Instead of a matrix: look for a worse attack on each of the --defences, trying so many."""

@@ -48,7 +48,7 @@ def train_defaults(arguments: list[str]) -> Train:
     first = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     first.add_argument("--task", default="CartPole-v1")
     first.add_argument("--preset")
-    first.add_argument("--algorithm", default="fedpg-br")
+    first.add_argument("--algorithm")
     first.add_argument("--aggregator")
     first.add_argument("--agents")
     first.add_argument("--out", type=Path)

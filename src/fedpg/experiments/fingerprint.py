@@ -19,7 +19,7 @@ BASE = Path(fedpg.errors.__file__).parent
 
 RULES = AGGREGATORS | PRE
 EVERY_RUN = (
-    *("pieces.py", "assembly.py", "trajectories.py", "estimators.py", "attacks/attack.py"),
+    *("pieces.py", "assembly.py", "trajectories.py", "values.py", "estimators.py", "metric.py", "attacks/attack.py"),
     *("policies/__init__.py", "policies/policy.py", "policies/mlp.py"),
     *("tasks/__init__.py", "tasks/task.py", "tasks/registry.py", "tasks/compiled.py"),
     *("aggregators/aggregator.py", "aggregators/guards.py", "algorithms/__init__.py"),
@@ -34,6 +34,7 @@ SIMULATED = ("tasks/pool.py", "tasks/simulators.py", "columns.py")
 OWN_POLICIES = ("policies/own.py", "columns.py")
 """What only a user's own policies depend on."""
 ALGORITHMS = {
+    "natural": ("algorithms/natural.py",),
     "gpomdp": ("algorithms/gpomdp.py",),
     "svrpg": ("algorithms/svrpg.py", "algorithms/released.py"),
     "fedpg-br": ("algorithms/fedpg_br.py", "algorithms/released.py"),

@@ -20,11 +20,16 @@ NARROW = 16
 
 
 def make_mlp(
-    observations: int, actions: spaces.Space[Any], hidden: tuple[int, ...], activation: str, gaussian: str
+    observations: int,
+    actions: spaces.Space[Any],
+    hidden: tuple[int, ...],
+    activation: str,
+    gaussian: str,
+    categorical: str = "paper",
 ) -> Policy:
     """The policy of the paper's table for a task: categorical or Gaussian, by the kind of its actions."""
     if isinstance(actions, spaces.Discrete):
-        return categorical_mlp(observations, hidden, int(actions.n), activation)
+        return categorical_mlp(observations, hidden, int(actions.n), activation, categorical)
     if isinstance(actions, spaces.Box) and len(actions.shape) == 1:
         low, high = (tuple(map(float, end)) for end in (actions.low, actions.high))
         return gaussian_mlp(observations, hidden, low, high, activation, gaussian)
@@ -33,8 +38,8 @@ def make_mlp(
 
 # The same network is the same object, so that nothing is compiled twice for it.
 @functools.cache
-def categorical_mlp(inputs: int, hidden: tuple[int, ...], actions: int, activation: str) -> Policy:
-    """pi(a | s) = softmax(tanh(MLP(s)))_a; an action is a whole number."""
+def categorical_mlp(inputs: int, hidden: tuple[int, ...], actions: int, activation: str, form: str = "paper") -> Policy:
+    """pi(a | s) = softmax(tanh(MLP(s)))_a, or without the tanh if it is `plain`; an action is a whole number."""
     shapes = _mlp_shapes([inputs, *hidden, actions])
     act = _ACTIVATIONS[activation]
 
@@ -42,7 +47,8 @@ def categorical_mlp(inputs: int, hidden: tuple[int, ...], actions: int, activati
         for i in range(len(hidden)):
             x = act(dense(params[f"w{i}"], x) + column(params[f"b{i}"], x), xp)
         last = len(hidden)
-        return xp.tanh(dense(params[f"w{last}"], x) + column(params[f"b{last}"], x))
+        out = dense(params[f"w{last}"], x) + column(params[f"b{last}"], x)
+        return xp.tanh(out) if form == "paper" else out
 
     return categorical(shapes, functools.partial(draw_uniform, shapes), actions, *_both(logits), _narrow(shapes))
 

@@ -32,6 +32,8 @@ class Policy:
     """(params, observations [F, ...], actions) -> log pi(a | s)  [...]."""
     random: Callable[[Array], Array]
     """(noise [n, ...]) -> actions drawn uniformly, whatever the observation."""
+    kl: Callable[[Params, Params, Array], Array]
+    """(params, others, observations [F, ...]) -> KL(pi(. | s), pi_others(. | s))  [...]."""
     alone: bool = False
     """Whether an action in JAX is the same to the bit, however many act beside it."""
 
@@ -84,6 +86,10 @@ def categorical(
         # A masked sum, not an index: its gradient is a product instead of a scatter.
         return jnp.sum(jnp.where(column(jnp.arange(actions), log_p) == chosen, log_p, 0.0), axis=0)
 
+    def kl(params: Params, others: Params, observations: Array) -> Array:
+        log_p, log_q = (jax.nn.log_softmax(learn(x, observations), axis=0) for x in (params, others))
+        return jnp.sum(jnp.exp(log_p) * (log_p - log_q), axis=0)
+
     return Policy(
         shapes=shapes,
         init=init,
@@ -92,6 +98,7 @@ def categorical(
         mode=mode,
         log_prob=log_prob,
         random=lambda noise: jnp.minimum(noise[0] * actions, actions - 1).astype(jnp.int32),
+        kl=kl,
         alone=alone,
     )
 
@@ -125,6 +132,11 @@ def gaussian(
         uniform = ends[0] + (ends[1] - ends[0]) * jax.scipy.stats.norm.cdf(noise)
         return jnp.where(jnp.isfinite(ends[0]) & jnp.isfinite(ends[1]), uniform, noise)
 
+    def kl(params: Params, others: Params, observations: Array) -> Array:
+        (mean, std), (mean_q, std_q) = learn(params, observations), learn(others, observations)
+        each = jnp.log(std_q / std) + (std**2 + (mean - mean_q) ** 2) / (2 * std_q**2) - 0.5
+        return jnp.sum(each, axis=0)
+
     return Policy(
         shapes=shapes,
         init=init,
@@ -133,6 +145,7 @@ def gaussian(
         mode=mode,
         log_prob=log_prob,
         random=random,
+        kl=kl,
         alone=alone,
     )
 

@@ -67,6 +67,10 @@ def table_policy(states: int, actions: int) -> Policy:
         log_p = jax.nn.log_softmax(params["table"], axis=1).ravel()
         return log_p.at[observations[0] * actions + chosen].get(mode="promise_in_bounds")
 
+    def kl(params: Params, others: Params, observations: Array) -> Array:
+        log_p, log_q = (jax.nn.log_softmax(x["table"], axis=1) for x in (params, others))
+        return jnp.sum(jnp.exp(log_p) * (log_p - log_q), axis=1)[observations[0]]
+
     shapes: dict[str, tuple[int, ...]] = {"table": (states, actions)}
     return Policy(
         shapes=shapes,
@@ -76,6 +80,7 @@ def table_policy(states: int, actions: int) -> Policy:
         mode=mode,
         log_prob=log_prob,
         random=lambda noise: jnp.minimum(noise[0] * actions, actions - 1).astype(jnp.int32),
+        kl=kl,
     )
 
 

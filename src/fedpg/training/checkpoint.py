@@ -20,7 +20,13 @@ FILE = "checkpoint.safetensors"
 COLUMNS = (*LOGGED, "seconds")
 KEPT = ("tests", "test_steps")
 """Of the records, besides those of every round."""
-NEW_SETTINGS = {"fail_closed": False, "momentum": 0.0}
+NEW_SETTINGS: dict[str, Any] = {
+    "fail_closed": False,
+    "momentum": 0.0,
+    "algorithm_options": [],
+    "trace": 1.0,
+    "categorical": "paper",
+}
 """Settings that the checkpoints of older versions do not have, and what they stood at."""
 RECORDS = "records.jsonl"
 AFTERWARDS = (RECORDS, "policy.safetensors", "policy-uniform.safetensors", "curve.png")

@@ -24,6 +24,7 @@ from fedpg.training.run import Run, train_seeds
 class Settings(TypedDict, total=False):
     """The numbers of a run; each is described in `fedpg.Config`. What is not given comes from the preset."""
 
+    algorithm_options: Sequence[str]
     agents: int
     byzantine: int
     attack_form: Literal["paper", "released"]
@@ -41,7 +42,9 @@ class Settings(TypedDict, total=False):
     inner_law: Literal["fixed", "geometric-from-0", "geometric-from-1"]
     inner_steps: int
     ratio_bound: float
-    estimator: Literal["gpomdp", "reinforce", "standardised"]
+    estimator: Literal["gpomdp", "reinforce", "standardised", "advantage"]
+    trace: float
+    categorical: Literal["paper", "plain"]
     baseline: Literal["leave-one-out", "none"]
     importance: Literal["trajectory", "decision", "step"]
     learning_rate: float
@@ -59,7 +62,7 @@ def train(
     task: str | Factory | Environment | Task | Sequence[Factory] = "CartPole-v1",
     *,
     preset: PresetName | None = None,
-    algorithm: str | Algorithm = "fedpg-br",
+    algorithm: str | Algorithm | None = None,
     attack: str | Attack | Callable[[Scene], Array] = "random-noise",
     aggregator: str | Aggregator | None = None,
     policy: str | Policy | MakePolicy = "mlp",
@@ -90,12 +93,14 @@ def train(
     config: Config = make_config(
         name,
         preset,
-        _name(algorithm),
+        None if algorithm is None else _name(algorithm),
         **{kind: _name(piece) for kind, piece in pieces.items()},
         **{key: tuple(value) if key.endswith("_options") else value for key, value in settings.items()},  # type: ignore[arg-type]
     )
     refuse_idle_attack(config)
-    own = {kind: piece for kind, piece in (pieces | {"algorithm": algorithm}).items() if not isinstance(piece, str)}
+    own = {
+        kind: piece for kind, piece in (pieces | {"algorithm": algorithm}).items() if not isinstance(piece, str | None)
+    }
     if "attack" in own:
         own["attack"] = as_attack(own["attack"])
     problem = make_problem(config, given, parameters=parameters, **own)

@@ -28,7 +28,7 @@ class Harm(NamedTuple):
     """
 
     harm: Array  # |a - m| / se with se^2 = sum_i |g_i - m|^2 / (h (h - 1))
-    harm_step: Array  # the same of u(a), u(m) and u(g_i), the moves that the optimiser would make for them
+    harm_step: Array  # the same of u(a), u(m) and u(g_i), the moves that would be made for them
     harm_cosine: Array  # between a and m
 
 

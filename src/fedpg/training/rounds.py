@@ -13,8 +13,9 @@ from jax import Array
 from fedpg.agents import first_memory
 from fedpg.aggregators import RULES
 from fedpg.federation import Local
+from fedpg.metric import damped, fisher_of, solve
 from fedpg.problem import Federation, Memory, Problem, State, make_broadcast
-from fedpg.server import Server, evaluate
+from fedpg.server import SCORES, Server, evaluate
 from fedpg.tasks.task import stream
 from fedpg.training.harm import Harm, harm_of
 
@@ -75,8 +76,9 @@ def advance(
     vectors = next(iter(replies.vectors.values()))
     t, honest = state.round + 1, ~problem.byzantine
     known = simulated & (replies.status == 0) & (honest | (t < problem.config.attack_start))
+    steps_by = (state.theta, state.optimizer, server.own.scores if problem.algorithm.needs else None)
     norms, length, keep, harm = _measure(
-        problem.optimizer, vectors, verdict.gradient, state.key, t, state.theta, state.optimizer, known, verdict.rule
+        problem.optimizer, vectors, verdict.gradient, state.key, t, steps_by, known, verdict.rule
     )
     counted = paper_count(problem.config.agents, replies.batch, outcome.own)
     log: Log = {
@@ -113,12 +115,16 @@ def _measure(
     gradient: Array,
     run_key: Array,
     round_: Array,
-    theta: Array,
-    optimizer: Memory,
+    steps_by: tuple[Array, Memory, Array | None],
     honest: Array,
     rule: Array,
 ) -> tuple[Array, Array, Array, Harm]:
+    """`steps_by` is what a step depends on: theta and the optimiser's memory, or the scores if it is a natural one."""
+    theta, optimizer, scores = steps_by
+
     def move(direction: Array) -> Array:
+        if scores is not None:
+            return solve(damped(fisher_of(scores), gradient), direction)
         return transformation.update(-direction, optimizer, theta)[0]  # type: ignore[return-value]
 
     draw = jax.random.uniform(stream(jax.random.fold_in(run_key, round_), "output"))
@@ -131,7 +137,8 @@ def warm_up(problem: Problem, state: State) -> None:
     agents, theta = problem.config.agents, state.theta
     vectors, known = jnp.zeros((agents, problem.policy.size)), np.zeros(agents, bool)
     rule = jnp.asarray(NOBODY, jnp.int32)
-    _measure(problem.optimizer, vectors, theta, state.key, 1, theta, state.optimizer, known, rule)
+    scores = jnp.zeros((SCORES, problem.policy.size)) if "scores" in problem.algorithm.needs else None
+    _measure(problem.optimizer, vectors, theta, state.key, 1, (theta, state.optimizer, scores), known, rule)
 
 
 def paper_count(agents: int, batch: int, own: int) -> int:

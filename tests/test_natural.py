@@ -1,0 +1,254 @@
+"""Natural steps: the Fisher matrix and its inverse against exact ones, and the rule for the length of a step."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from jax import Array
+
+from fedpg import ConfigError, Problem, make_config, make_problem
+from fedpg.aggregators import Own
+from fedpg.algorithms.natural import FASTER, LONGER, LONGEST, SHORTER, SHORTEST, Stride, natural, next_kl, step
+from fedpg.metric import damped, fisher_at, fisher_of, solve
+from fedpg.policies import Policy
+from fedpg.policies.mlp import categorical_mlp, gaussian_mlp
+from fedpg.theory.mdp import best_return, chain, exact_gradient, exact_return, occupancy
+from fedpg.training import train_seeds
+from tiny import TINY
+
+NATURAL: dict[str, Any] = {k: v for k, v in TINY.items() if k not in ("algorithm", "minibatch")}
+POLICIES = {
+    "categorical": categorical_mlp(3, (4,), 3, "tanh", "plain"),
+    "categorical, paper": categorical_mlp(3, (4,), 3, "tanh"),
+    "gaussian, paper": gaussian_mlp(3, (4,), (-1.0, -1.0), (1.0, 1.0), "tanh", "paper"),
+    "gaussian, released": gaussian_mlp(3, (4,), (-1.0, -1.0), (1.0, 1.0), "tanh", "released"),
+}
+OBSERVATIONS = jax.random.normal(jax.random.key(5), (3, 40))
+
+
+def matrix_of(fisher: Callable[[Array], Array], size: int) -> np.ndarray:
+    return np.asarray(jax.vmap(fisher)(jnp.eye(size)), float)
+
+
+# --- the metric
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_the_divergence_is_what_log_probabilities_say(name: str):
+    """KL(p, q) = E_p[log p - log q], over many actions drawn from p."""
+    policy = POLICIES[name]
+    params, others = (policy.unravel(policy.init(jax.random.key(seed))) for seed in (1, 2))
+    noise = policy.noise(jax.random.key(0), 40 * 4000).reshape(-1, 4000, 40)
+    many = jnp.broadcast_to(OBSERVATIONS[:, None], (3, 4000, 40))
+    actions = policy.sample(params, many, noise)
+    drawn = policy.log_prob(params, many, actions) - policy.log_prob(others, many, actions)
+    found = policy.kl(params, others, OBSERVATIONS)
+    error = np.asarray(jnp.std(drawn, axis=0)) / np.sqrt(4000)
+    assert (np.abs(np.asarray(jnp.mean(drawn, axis=0) - found)) < 5 * error + 1e-5).all()
+    np.testing.assert_allclose(policy.kl(params, params, OBSERVATIONS), 0.0, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["categorical", "categorical, paper"])
+def test_the_fisher_matrix_is_the_expected_square_of_scores(name: str):
+    """F = mean over states of sum_a pi(a | s) grad log pi grad log pi^T, summed over all actions."""
+    policy = POLICIES[name]
+    theta = policy.init(jax.random.key(1))
+
+    def log_prob(theta: Array, seen: Array, action: int) -> Array:
+        return policy.log_prob(policy.unravel(theta), seen, jnp.asarray(action))
+
+    exact = np.zeros((policy.size, policy.size))
+    for i in range(OBSERVATIONS.shape[1]):
+        for action in range(3):
+            score = np.asarray(jax.grad(log_prob)(theta, OBSERVATIONS[:, i], action), float)
+            exact += np.exp(float(log_prob(theta, OBSERVATIONS[:, i], action))) * np.outer(score, score) / 40
+    np.testing.assert_allclose(matrix_of(fisher_at(policy, theta, OBSERVATIONS), policy.size), exact, atol=2e-6)
+
+
+def test_the_inverse_is_that_of_the_damped_matrix():
+    rng = np.random.default_rng(0)
+    scores = rng.normal(size=(50, 8)).astype(np.float32)
+    along, target = rng.normal(size=(2, 8)).astype(np.float32)
+    fisher = scores.T.astype(float) @ scores / 50
+    np.testing.assert_allclose(matrix_of(fisher_of(scores), 8), fisher, rtol=1e-4, atol=1e-5)
+    added = 0.1 * (along @ fisher @ along) / (along @ along)
+    found = solve(damped(fisher_of(jnp.asarray(scores)), jnp.asarray(along), 0.1), jnp.asarray(target), 20)
+    np.testing.assert_allclose(found, np.linalg.solve(fisher + added * np.eye(8), target), rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("length", [0.0, 1e-30, 1e-12, 1e12])
+def test_the_length_of_a_vector_does_not_matter_to_its_direction(length: float):
+    scores = jax.random.normal(jax.random.key(0), (50, 8))
+    target = jax.random.normal(jax.random.key(1), (8,))
+    plain = solve(damped(fisher_of(scores), target), target)
+    scaled = solve(damped(fisher_of(scores), length * target), length * target)
+    np.testing.assert_allclose(scaled, length * plain, rtol=1e-3)
+
+
+# --- a step
+
+
+def start(size: int, kl: float = 0.02) -> Stride:
+    return Stride(jnp.zeros(size), jnp.zeros(()), jnp.asarray(kl, jnp.float32), jnp.zeros(()), jnp.ones(()))
+
+
+@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize("kl", [1e-4, 0.01])
+def test_the_first_step_has_the_divergence_that_it_should(name: str, kl: float):
+    policy = POLICIES[name]
+    theta = policy.init(jax.random.key(1))
+    mu = fisher_at(policy, theta, OBSERVATIONS)(jax.random.normal(jax.random.key(2), theta.shape))  # as gradients are
+    after, stride = step(policy, 0.35, theta, mu, Own(gradient=mu, states=OBSERVATIONS), start(policy.size, kl))
+    found = jnp.mean(policy.kl(policy.unravel(theta), policy.unravel(after), OBSERVATIONS))
+    assert float(found) == pytest.approx(kl, rel=0.3)
+    assert float(stride.slope) > 0
+    np.testing.assert_allclose(after, theta + stride.move, atol=1e-6)
+
+
+def test_exact_steps_climb_an_enumerated_task_to_its_top():
+    """On a chain whose far end is worth most, with the exact gradient and the states that its policy visits."""
+    mdp = chain()
+    rng, theta, stride = np.random.default_rng(0), jnp.zeros(mdp.size), start(mdp.size)
+    returns = []
+    for _ in range(10):
+        table = theta.reshape(mdp.states, mdp.actions)
+        visited = np.asarray(occupancy(mdp, table).mean(axis=0), float)
+        states = jnp.asarray(rng.choice(mdp.states, 512, p=visited / visited.sum()), jnp.int32)[None]
+        mu = exact_gradient(mdp, table).ravel()
+        theta, stride = step(mdp.policy, 0.35, theta, mu, Own(gradient=mu, states=states), stride)
+        returns.append(float(exact_return(mdp, theta.reshape(mdp.states, mdp.actions))))
+    assert (np.diff(returns) > 0).all()
+    assert returns[-1] > 0.98 * float(best_return(mdp))
+
+
+@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize("scale", [1e-20, 1.0, 1e20])
+def test_a_vector_that_no_gradient_could_be_moves_the_policy_no_further(name: str, scale: float):
+    """Some directions leave the policy as it is, and gradients have no part in them; a lie may."""
+    policy = POLICIES[name]
+    theta, mu = policy.init(jax.random.key(1)), scale * jax.random.normal(jax.random.key(2), (policy.size,))
+    after, _ = step(policy, 0.35, theta, mu, Own(gradient=mu, states=OBSERVATIONS), start(policy.size))
+    found = jnp.mean(policy.kl(policy.unravel(theta), policy.unravel(after), OBSERVATIONS))
+    assert 0 < float(found) < 0.05
+
+
+def test_a_slope_that_is_left_makes_the_next_step_longer_and_one_that_has_turned_makes_it_shorter():
+    last = Stride(jnp.array([1.0, 0.0]), jnp.asarray(2.0), jnp.asarray(0.01), jnp.asarray(1.0), jnp.asarray(1.0))
+    found = [float(next_kl(last, jnp.array([left, 7.0]), keep=0.35)) for left in (2.0, 0.7, 0.0, -2.0)]
+    assert found[0] > 0.01 == pytest.approx(found[1], rel=1e-3)
+    assert found[1] > found[2] > found[3]
+    assert found[3] == pytest.approx(0.01 * SHORTER, rel=1e-3)
+
+
+@given(left=st.floats(-1e6, 1e6), kl=st.floats(SHORTEST, LONGEST))
+def test_lengths_stay_within_their_bounds_whatever_the_slopes(left: float, kl: float):
+    last = Stride(jnp.ones(1), jnp.asarray(1.0), jnp.asarray(kl, jnp.float32), jnp.asarray(1.0), jnp.asarray(1.0))
+    found = float(next_kl(last, jnp.asarray([left], jnp.float32), keep=0.35))
+    assert SHORTEST * 0.999 <= found <= LONGEST * 1.001
+    assert found <= kl * LONGER * 1.001
+
+
+def repeated(policy: Policy, mu: Callable[[int], Array], own: Callable[[int], Array], rounds: int) -> list[Stride]:
+    theta, stride, strides = policy.init(jax.random.key(1)), start(policy.size), []
+    for t in range(rounds):
+        theta, stride = step(policy, 0.35, theta, mu(t), Own(gradient=own(t), states=OBSERVATIONS), stride)
+        strides.append(stride)
+    return strides
+
+
+def test_steps_shrink_when_the_aggregate_is_noise():
+    policy = POLICIES["categorical"]
+
+    def noise(t: int) -> Array:
+        return jax.random.normal(jax.random.key(t), (policy.size,))
+
+    strides = repeated(policy, noise, noise, 25)
+    assert float(strides[-1].kl) < 0.1 * float(strides[0].kl)
+
+
+def test_steps_shrink_when_the_server_does_not_see_the_slope_that_is_promised():
+    """Liars who agree with each other from round to round: the aggregate is no noise, but the server finds nothing."""
+    policy = POLICIES["categorical"]
+    lie = jax.random.normal(jax.random.key(0), (policy.size,))
+    strides = repeated(policy, lambda t: lie, lambda t: jnp.zeros_like(lie), 25)
+    moved = [float(jnp.linalg.norm(stride.move)) for stride in strides]
+    assert max(moved[15:]) < 0.1 * max(moved)
+    against = repeated(policy, lambda t: lie, lambda t: -lie, 10)
+    assert float(jnp.linalg.norm(against[-1].move)) == 0.0
+    honest = repeated(policy, lambda t: lie, lambda t: lie, 10)
+    assert float(jnp.linalg.norm(honest[-1].move)) > 0.5 * float(jnp.linalg.norm(honest[0].move))
+
+
+def test_a_vanishing_aggregate_is_not_blown_up_to_full_length():
+    policy = POLICIES["categorical"]
+    mu = jax.random.normal(jax.random.key(0), (policy.size,))
+
+    def vanishing(t: int) -> Array:
+        return mu if t == 0 else 1e-3 * mu
+
+    strides = repeated(policy, vanishing, vanishing, 3)
+    moved = [float(jnp.linalg.norm(stride.move)) for stride in strides]
+    assert moved[1] < 2 * FASTER * 1e-3 * moved[0]
+
+
+def test_nothing_moves_without_a_gradient():
+    policy = POLICIES["gaussian, released"]
+    theta, nothing = policy.init(jax.random.key(1)), jnp.zeros(policy.size)
+    after, stride = step(policy, 0.35, theta, nothing, Own(gradient=nothing, states=OBSERVATIONS), start(policy.size))
+    np.testing.assert_array_equal(after, theta)
+    assert all(np.isfinite(np.asarray(leaf)).all() for leaf in stride)
+
+
+# --- the algorithm
+
+
+def tiny_natural(**settings: Any) -> Problem:
+    return make_problem(make_config(**(NATURAL | settings)))
+
+
+def test_it_is_the_default_and_goes_on_from_a_checkpoint_to_the_same_bits(tmp_path: Path):
+    problem = tiny_natural()
+    assert (problem.config.preset, problem.config.algorithm, problem.config.aggregator) == ("best", "natural", "compass")
+    whole = train_seeds(problem, [3])[0]
+    half = tiny_natural(trajectories=30)
+    train_seeds(half, [3], tmp_path / "run")
+    resumed = train_seeds(problem, [3], tmp_path / "run", resume=True)[0]
+    for name, tensor in whole.policy.params.items():
+        np.testing.assert_array_equal(resumed.policy.params[name], tensor)
+    assert resumed.records.test_returns.tolist() == whole.records.test_returns.tolist()
+
+
+def test_the_server_samples_as_many_trajectories_as_an_agent_and_they_are_counted():
+    (run,) = train_seeds(tiny_natural(trajectories=20), [0])
+    rows = list(run.records.rows())[1:]
+    most = run.config.batch[1]
+    assert [row["trajectories_server"] for row in rows] == [most * (t + 1) for t in range(len(rows))]
+    assert all(row["inner_steps"] == 1 for row in rows)
+
+
+def test_nobody_accepted_is_no_step():
+    (run,) = train_seeds(tiny_natural(byzantine=0, attack="random-noise", aggregator="fedpg", sigma=1e-12), [0])
+    assert run.records.unused == len(run.records)
+    first = tiny_natural().policy.init(jax.random.fold_in(jax.random.key(0, impl="threefry2x32"), 0))
+    np.testing.assert_array_equal(tiny_natural().policy.ravel(run.policy.params), first)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [(("kl=0",), "kl must be from"), (("keep=1",), "keep must be between"), (("step=1",), "no parameter 'step'")],
+)
+def test_options_that_cannot_work_are_refused(options: tuple[str, ...], words: str):
+    with pytest.raises(ConfigError, match=words):
+        tiny_natural(algorithm_options=options)
+
+
+def test_its_settings_are_options_of_the_algorithm():
+    assert natural(kl=0.05).needs == ("gradient", "states", "scores")
+    (run,) = train_seeds(tiny_natural(algorithm_options=("kl=0.001", "keep=0.5"), trajectories=10), [0])
+    assert run.finished
