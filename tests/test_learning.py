@@ -27,8 +27,8 @@ def at_the_end(run: Run) -> float:
 
 
 def test_cartpole_is_learnt_under_attack_with_the_filter_and_not_without():
-    """The bars are far from what seed 0 does, on a machine that rounds differently as well: there it is another run, and
-    with the rule seven of seeds 0 to 9 end above 480 after 400 trajectories, with the plain mean all at 10 or below."""
+    """The bars are far from what seed 0 does. On a machine that rounds differently it is another run: of seeds 0 to 9,
+    seven end above 480 after 400 trajectories with the rule, and all at 10 or below with the plain mean."""
     filtered, averaged = trained(), trained(aggregator="mean")
 
     # Both begin with the same policy, which cannot do it.

@@ -214,7 +214,8 @@ def tiny_natural(**settings: Any) -> Problem:
 
 def test_it_is_the_default_and_goes_on_from_a_checkpoint_to_the_same_bits(tmp_path: Path):
     problem = tiny_natural()
-    assert (problem.config.preset, problem.config.algorithm, problem.config.aggregator) == ("best", "natural", "compass")
+    usual = problem.config
+    assert (usual.preset, usual.algorithm, usual.aggregator) == ("best", "natural", "compass")
     whole = train_seeds(problem, [3])[0]
     half = tiny_natural(trajectories=30)
     train_seeds(half, [3], tmp_path / "run")

@@ -37,7 +37,8 @@ def packed(side_by_side: Trajectories) -> Trajectories:
     room = np.zeros((4000, FEATURES), np.float32)
     actions = jnp.zeros(len(room) + lengths.sum(), jnp.int32)
     starts = jnp.asarray(np.cumsum([0, *lengths[:-1]]), jnp.int32)
-    return side_by_side._replace(observations=jnp.asarray(np.concatenate([*rows, room])), actions=actions, starts=starts)
+    observations = jnp.asarray(np.concatenate([*rows, room]))
+    return side_by_side._replace(observations=observations, actions=actions, starts=starts)
 
 
 def by_hand(episodes: Trajectories, gamma: float, trace: float) -> np.ndarray:
@@ -101,7 +102,7 @@ def test_a_batch_of_two_has_no_bias_on_an_enumerated_task():
 
 
 def test_an_episode_that_was_cut_off_goes_on_and_one_that_ended_does_not():
-    """Reward 1 for ever is worth 1 / (1 - gamma) at every step, wherever the episode is cut off: no action is better."""
+    """Reward 1 for ever is worth 1 / (1 - gamma) at every step, wherever it is cut off: no action is better."""
     gamma, lengths = 0.9, (6, 4, 5, 6) * 6
     episodes = some_episodes(lengths)._replace(terminated=jnp.zeros(24, bool))
     episodes = episodes._replace(rewards=jnp.where(episodes.mask, 1.0, 0.0))
