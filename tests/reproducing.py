@@ -7,8 +7,8 @@ import pytest
 from fedpg import Config, make_problem
 from fedpg.cli import main
 from fedpg.experiments import catalogue, store
-from fedpg.experiments.catalogue import Curve, Experiment, Panel, config_of
 from fedpg.experiments.fingerprint import fingerprint
+from fedpg.experiments.panels import Curve, Experiment, Panel, config_of
 from fedpg.training import train_seeds
 from tiny import TINY
 

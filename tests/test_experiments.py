@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from fedpg import ConfigError, make_config
 from fedpg.aggregators import AGGREGATORS
 from fedpg.attacks import ATTACKS
-from fedpg.experiments.catalogue import EXPERIMENTS, TASKS, config_of, configs_of, find
+from fedpg.experiments.catalogue import EXPERIMENTS, configs_of, find
+from fedpg.experiments.panels import TASKS, config_of
 from fedpg.experiments.paper import paper_curves
 from fedpg.experiments.runner import plan, rates_of, seconds_of, slots_of
 from fedpg.experiments.work import Unit

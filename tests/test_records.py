@@ -26,6 +26,8 @@ REQUIRED = [
     "trajectories_agent",
     "trajectories_server",
     "trajectories_total",
+    "steps_training",
+    "bytes",
     "test_return",
     "train_return",
     "inner_steps",
@@ -130,6 +132,19 @@ def test_trajectories_add_up_over_rounds_agents_and_server():
     assert column(records, "trajectories_agent") == [12, 32, 47]
     assert column(records, "trajectories_server") == [4, 4, 12]
     assert column(records, "trajectories_total") == [5 * 12 + 4, 5 * 32 + 4, 5 * 47 + 12]
+
+
+def test_steps_and_bytes_add_up_without_those_of_evaluations():
+    records = made_up([[1] * 5] * 2, FIVE, agent_steps=[100, 50], server_steps=[7, 0], bytes=[40, 40])
+    assert column(records, "steps_training") == [107, 157]
+    assert column(records, "bytes") == [40, 80]
+
+
+def test_the_bytes_of_a_round_are_those_of_its_vectors_both_ways(tiny: Callable[..., Problem]):
+    problem = tiny(agents=5, byzantine=0, attack="random-noise")
+    (run,) = train_seeds(problem, [0])
+    row = list(run.records.rows())[1]
+    assert row["bytes"] == 2 * 5 * 4 * problem.policy.size
 
 
 def test_a_row_has_the_evaluation_of_the_policy_after_its_round():

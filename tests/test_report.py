@@ -9,13 +9,14 @@ import pytest
 
 from fedpg import StorageError
 from fedpg.experiments import store
-from fedpg.experiments.catalogue import EXPERIMENTS, Curve, Panel, config_of, configs_of
+from fedpg.experiments.catalogue import EXPERIMENTS, configs_of
 from fedpg.experiments.figures import needs_totals, panel_image, runs_of
+from fedpg.experiments.panels import Curve, Panel, config_of
 from fedpg.experiments.paper import paper_curves
 from fedpg.experiments.render import Details, Heading, Pictures, Table, Text, to_html, to_markdown
 from fedpg.experiments.report import write_report
 from fedpg.experiments.store import Stored
-from fedpg.experiments.tables import MARKS, comparison, filters, learning, overview, per_seed, times
+from fedpg.experiments.tables import MARKS, comparison, filters, learning, overview, per_seed, prices, times
 from stored import stored_run
 
 
@@ -159,6 +160,30 @@ def test_a_curve_without_runs_is_left_out_of_a_figure():
     assert runs_of(panel, stock()) == []
     assert overview([panel], stock()).rows == []
     assert comparison(panel, stock()) is None
+
+
+def test_the_price_of_a_return_is_counted_in_every_way():
+    panel = EXPERIMENTS["algorithms"].panels[0]
+    ours, paper = panel.curves[:2]
+    runs = [stored_run(config_of(panel, ours), s, [9, 480, 490, 500], length=300.0) for s in range(2)]
+    runs = [
+        dataclasses.replace(
+            run,
+            columns={
+                **run.columns,
+                "trajectories_agent": run.trajectories + 3.0,
+                "steps_training": run.trajectories * 1000.0,
+                "bytes": run.trajectories * 1e6,
+            },
+        )
+        for run in runs
+    ]
+    runs.append(stored_run(config_of(panel, paper), 0, [9, 20, 30, 40], length=300.0))
+    table = prices([panel], {run.key: run for run in runs})
+    first, second = table.rows
+    assert first[1:] == [ours.label, "475", "2 of 2", "300", "300 to 300", "303", "3,300", "300,000", "300", "3"]
+    assert second[1:] == [paper.label, "475", "0 of 1", *[""] * 7]
+    assert len(table.columns) == len(first)
 
 
 def test_curves_that_the_paper_does_not_have_are_in_the_tables_too():

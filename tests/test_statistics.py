@@ -52,6 +52,12 @@ def test_the_area_is_the_average_return_over_the_length():
     assert statistics.finals(later, 50) == pytest.approx([10, 10])  # as far as both got
 
 
+def test_a_run_is_there_once_three_evaluations_are_on_average():
+    runs = [stored_run(returns=r) for r in ([0, 500, 0, 400, 480, 470], [500, 500, 500], [0, 1], [0, 10, 20, 30])]
+    assert statistics.arrivals(runs, 450) == [5, 2, None, None]
+    assert statistics.arrivals(runs, 20) == [2, 2, None, 3]
+
+
 def test_counted_in_all_trajectories_no_policy_is_credited_before_it_was_paid_for():
     run = stored_run(returns=[1, 2, 3])  # at 0, 50 and 100, in all at 0, 550 and 1100
     at = np.array([0, 1, 549, 550, 1099, 1100, 1101.0])

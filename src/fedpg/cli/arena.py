@@ -45,7 +45,7 @@ class Arena:
     """Only these defences (aggregators); by default all."""
     seeds: str = "0:5"
     """One seed (`3`), several (`0,1,5`), or a range without its end (`0:10`)."""
-    trajectories: int = 1500
+    trajectories: int = 500
     """How long each training is."""
     algorithm: str = "natural"
     """The algorithm that the defences are part of."""

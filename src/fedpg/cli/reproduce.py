@@ -20,8 +20,8 @@ from fedpg.presets import defaults
 from fedpg.screen import clock, make_console
 
 if TYPE_CHECKING:
-    from fedpg.experiments.catalogue import Experiment
     from fedpg.experiments.compare import Likeness
+    from fedpg.experiments.panels import Experiment
     from fedpg.experiments.store import Key, Stored
     from fedpg.experiments.work import Unit
 

@@ -1,16 +1,32 @@
 """The experiments as data: figures, their panels, and the curves in them."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from fedpg.config import Config
 from fedpg.errors import ConfigError, unknown
-from fedpg.presets import make_config, renamed
+from fedpg.experiments.panels import (
+    BLUE,
+    CARTPOLE,
+    CHEETAH,
+    GREEN,
+    GREY,
+    LANDER,
+    ORANGE,
+    PURPLE,
+    RED,
+    SKY,
+    TASKS,
+    Curve,
+    Experiment,
+    Panel,
+    config_of,
+)
+from fedpg.experiments.rivals import RIVALS
+from fedpg.presets import renamed
 
-CARTPOLE, LANDER, CHEETAH = "CartPole-v1", "LunarLander-v3", "HalfCheetah-v5"
-TASKS = (CARTPOLE, LANDER, CHEETAH)
 AS_IN_THE_PAPER = {CARTPOLE: "CartPole-v1", LANDER: "LunarLander-v2", CHEETAH: "HalfCheetah-v2"}
+
 ATTACK_TITLES = {
     "random-noise": "Random Noise",
     "random-action": "Random Action",
@@ -21,55 +37,6 @@ ATTACK_TITLES = {
     "reward-flipping": "Reward flipping",
     "shuffled-rewards": "Shuffled rewards",
 }
-
-# Told apart with every kind of colour vision (after Okabe and Ito).
-ORANGE, GREEN, SKY, BLUE, RED, PURPLE, GREY = (
-    *("#E69F00", "#009E73", "#56B4E9", "#0072B2", "#D55E00", "#AA4499", "#6b7280"),
-)
-
-
-@dataclass(frozen=True)
-class Curve:
-    """One line of a panel: settings, trained with several seeds."""
-
-    label: str
-    colour: str
-    settings: dict[str, Any]
-    """Where they differ from the preset `released` of the panel's task."""
-    paper: tuple[str, str, str] | None = None
-    """(figure, panel, series) of the paper's own curve, where it has been read off."""
-    reference: bool = False
-    """Drawn dotted, without its band: it is there to compare with."""
-
-
-@dataclass(frozen=True)
-class Panel:
-    """One set of axes."""
-
-    picture: str
-    """Panels of the same picture stand side by side."""
-    title: str
-    task: str
-    curves: tuple[Curve, ...]
-
-
-@dataclass(frozen=True)
-class Experiment:
-    """What one name on the command line stands for."""
-
-    name: str
-    title: str
-    about: str
-    panels: tuple[Panel, ...]
-
-    def on(self, tasks: Sequence[str]) -> "Experiment":
-        """The panels of these tasks only."""
-        return Experiment(self.name, self.title, self.about, tuple(p for p in self.panels if p.task in tasks))
-
-
-def config_of(panel: Panel, curve: Curve) -> Config:
-    """The settings of a curve, as long as the paper's runs of its task, unless the curve says otherwise."""
-    return make_config(panel.task, **({"preset": "released"} | curve.settings))
 
 
 def configs_of(experiments: Iterable[Experiment]) -> list[Config]:
@@ -249,6 +216,7 @@ def _normalized(task: str, title: str, **settings: Any) -> Panel:
 
 
 _LIST = (
+    *RIVALS,
     Experiment(
         "figure1",
         "Figure 1: more agents learn faster",

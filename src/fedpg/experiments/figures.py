@@ -14,7 +14,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 from PIL import Image
 
-from fedpg.experiments.catalogue import GREY, Curve, Panel, config_of
+from fedpg.experiments.panels import GREY, Curve, Panel, config_of
 from fedpg.experiments.paper import TRAJECTORIES, paper_curves
 from fedpg.experiments.statistics import band, grid_of
 from fedpg.experiments.store import Key, Stored, key_of

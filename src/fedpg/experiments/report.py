@@ -4,8 +4,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from fedpg.experiments import tables
-from fedpg.experiments.catalogue import EXPERIMENTS, Experiment, Panel
+from fedpg.experiments.catalogue import EXPERIMENTS
 from fedpg.experiments.figures import Stock, legend_of, needs_totals, panel_image, picture, pictures_of, runs_of
+from fedpg.experiments.panels import Experiment, Panel
 from fedpg.experiments.render import Block, Contents, Details, Heading, Pictures, Table, Text, to_html, to_markdown
 from fedpg.experiments.statistics import inside_by_luck
 from fedpg.storage import StorageError, write_whole
@@ -141,6 +142,8 @@ def section(experiment: Experiment, stored: Stock) -> Iterator[Block]:
             legend=legend_of(panels),
             dashed=any(curve.paper for panel in panels for curve in panel.curves),
         )
+        if experiment.name in ("algorithms", "estimators"):
+            yield tables.prices(panels, stored)
         yield from _tables(panels, stored)
 
 

@@ -102,6 +102,16 @@ def areas(runs: Sequence[Stored], until: float) -> np.ndarray:
     return np.array(out, float)
 
 
+def arrivals(runs: Sequence[Stored], target: float) -> list[int | None]:
+    """The row of each run at which the mean of its last three evaluations first is `target`; None if it never is."""
+    found: list[int | None] = []
+    for run in runs:
+        means = np.convolve(run.returns, np.full(3, 1 / 3), mode="valid")  # of rows i, i + 1, i + 2
+        there = np.flatnonzero(means >= target)
+        found.append(int(there[0]) + 2 if len(there) else None)
+    return found
+
+
 class Filtering(NamedTuple):
     """What the filter did, over all rounds of some runs."""
 

@@ -36,7 +36,7 @@ COLUMNS: dict[str, type] = {
     "accepted_byzantine": np.int64,
 }
 """One entry per row of the run's records; row 0 is the untrained policy. Floats are exact."""
-MEASURED = ("harm", "harm_step")
+MEASURED = ("harm", "harm_step", "trajectories_agent", "steps_training", "bytes")
 """More columns of floats, which older runs do not have; NaN where nothing could be measured."""
 PACKAGES = ("fedpg", "jax", "jaxlib", "numpy", "optax", "gymnasium", "envpool", "mujoco")
 

@@ -5,13 +5,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 
-from fedpg.experiments.catalogue import Curve, Experiment, Panel
 from fedpg.experiments.figures import Stock, runs_of
+from fedpg.experiments.panels import Curve, Experiment, Panel
 from fedpg.experiments.paper import HOURS, TRAJECTORIES, paper_curves
 from fedpg.experiments.render import Table
 from fedpg.experiments.statistics import (
     Band,
     areas,
+    arrivals,
     band,
     filtering,
     finals,
@@ -161,6 +162,44 @@ def learning(panels: Sequence[Panel], stored: Stock) -> Table:
     caption = (
         "Each row as far as all of its seeds got: only rows of about the same length compare. ± is the standard error "
         "over seeds."
+    )
+    return Table(columns, once(rows), caption, words=2)
+
+
+TARGETS = {"CartPole-v1": 475, "LunarLander-v3": 150, "HalfCheetah-v5": 1500}
+"""A return that means that a task is learnt."""
+PRICES = {
+    "trajectories": "trajectories",
+    "trajectories_agent": "per agent",
+    "trajectories_total": "in all",
+    "steps_training": "steps",
+    "bytes": "megabytes",
+}
+
+
+def prices(panels: Sequence[Panel], stored: Stock) -> Table:
+    """What a return costs each method, however one counts."""
+    rows = []
+    for panel in panels:
+        target = TARGETS[panel.task]
+        for curve, runs in runs_of(panel, stored):
+            rounds = arrivals(runs, target)
+            there = [(run, row) for run, row in zip(runs, rounds, strict=True) if row is not None]
+            cells = [f"{len(there)} of {len(runs)}"]
+            for name in PRICES:
+                unit = 1e6 if name == "bytes" else 1.0
+                paid = np.array([run.columns[name][row] / unit for run, row in there if name in run.columns], float)
+                cells.append(f"{np.median(paid):,.0f}" if len(paid) else "")
+                if name == "trajectories":
+                    cells.append(_bootstrap(paid, lambda x: float(np.median(x)), 90) if len(paid) else "")
+            cells.append(f"{np.median([row for _, row in there]):.0f}" if there else "")
+            rows.append([panel.title, curve.label, f"{target:,}", *cells])
+    names = list(PRICES.values())
+    columns = ["panel", "curve", "return", "seeds there", names[0], "90%", *names[1:], "rounds"]
+    caption = (
+        "Until the mean of three evaluations is that return, the median of the seeds that got there: trajectories as "
+        "the paper counts them, of one agent, of all agents and the server, environment steps in training, what "
+        "crossed the network, and rounds. Runs of older versions do not have all of it."
     )
     return Table(columns, once(rows), caption, words=2)
 

@@ -14,7 +14,7 @@ from fedpg.problem import Problem, State
 from fedpg.storage import StorageError, load_tensors, save_tensors
 from fedpg.training.harm import Harm
 from fedpg.training.records import Records
-from fedpg.training.rounds import LOGGED, first_state
+from fedpg.training.rounds import LOGGED, first_state, message_bytes
 
 FILE = "checkpoint.safetensors"
 COLUMNS = (*LOGGED, "seconds")
@@ -50,8 +50,10 @@ def load_checkpoint(folder: Path, problem: Problem, seed: int) -> tuple[State, R
     names = _named(like)
     wanted = {name: (value.dtype, value.shape) for name, value in names.items()}
     columns = {name: tensors.pop(f"log/{name}") for name in (*COLUMNS, *KEPT) if f"log/{name}" in tensors}
-    if "round" in columns:  # checkpoints of older versions do not have the harm of their rounds
-        columns = {name: np.full(columns["round"].shape, np.nan) for name in Harm._fields} | columns
+    if "round" in columns:  # checkpoints of older versions do not have the harm of their rounds, nor the bytes
+        count = columns["round"].shape
+        missed = {name: np.full(count, np.nan) for name in Harm._fields}
+        columns = missed | {"bytes": np.full(count, message_bytes(problem))} | columns
     if wanted != {name: (value.dtype, value.shape) for name, value in tensors.items()}:
         raise StorageError(f"{path} is damaged: it does not hold the state of this run")
     rounds = int(tensors[".round"])

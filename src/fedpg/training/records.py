@@ -89,7 +89,8 @@ class Records:
         honest, byzantine = self.accepted()
         agent, server = _running(self.column("batch")), _running(self.column("server_trajectories"))
         tests = np.cumsum(self.test_steps + [0] * (len(self) + 1 - len(self.test_steps)))
-        steps = _running(self.column("agent_steps") + self.column("server_steps")) + tests
+        trained = _running(self.column("agent_steps") + self.column("server_steps"))
+        sent = _running(self.column("bytes"))
         counted = self.trajectories
         for i, c in enumerate(self.logs):
             status = [STATUSES[s] for s in c["status"]]
@@ -119,7 +120,9 @@ class Records:
                 "recall": caught / judged if judged else None,
                 **{name: _number(c[name]) for name in Harm._fields},
                 "gradient_norm": _number(c["gradient_norm"]),
-                "steps": int(steps[i + 1]),
+                "steps": int(trained[i + 1] + tests[i + 1]),
+                "steps_training": int(trained[i + 1]),
+                "bytes": int(sent[i + 1]),
                 "seconds": _number(c["seconds"]),
                 "centre": int(c["centre"]),
                 "accepted": c["accepted"].tolist(),

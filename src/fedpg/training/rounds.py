@@ -42,6 +42,7 @@ LOGGED = (
     "counted",  # trajectories of this round, as the paper counts them
     "agent_steps",  # environment steps simulated
     "server_steps",
+    "bytes",  # of all vectors and numbers between the server and the agents, both ways
     *Harm._fields,  # in a simulation, where it is known who is honest; else NaN
 )
 
@@ -101,6 +102,7 @@ def advance(
         "counted": counted,
         "agent_steps": int(np.sum(replies.steps, dtype=np.int64)),
         "server_steps": steps,
+        "bytes": message_bytes(problem),
         **{name: float(value) for name, value in harm._asdict().items()},
     }
     # theta-tilde_a: keeping the newest with probability 1 / t leaves each round's policy equally likely.
@@ -130,6 +132,12 @@ def _measure(
     draw = jax.random.uniform(stream(jax.random.fold_in(run_key, round_), "output"))
     harm = harm_of(vectors, honest, gradient, rule != NOBODY, move)
     return jnp.linalg.norm(vectors, axis=1), jnp.linalg.norm(gradient), draw * round_ < 1.0, harm
+
+
+def message_bytes(problem: Problem) -> int:
+    """Of a round: what every agent is sent and sends, without what names and wraps it."""
+    sent = len(problem.algorithm.broadcast) + len(problem.algorithm.reply.vectors)
+    return 4 * problem.config.agents * (sent * problem.policy.size + len(problem.algorithm.reply.scalars))
 
 
 def warm_up(problem: Problem, state: State) -> None:

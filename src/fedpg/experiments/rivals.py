@@ -1,0 +1,75 @@
+"""Natural steps beside their rivals, as experiments."""
+
+from typing import Any
+
+from fedpg.experiments.panels import (
+    BLUE,
+    CARTPOLE,
+    CHEETAH,
+    GREY,
+    LANDER,
+    ORANGE,
+    PURPLE,
+    RED,
+    SKY,
+    TASKS,
+    Curve,
+    Experiment,
+    Panel,
+)
+
+LENGTHS = {CARTPOLE: 1000, LANDER: 1000, CHEETAH: 1000}
+"""Of the comparisons with natural steps: by then they have learnt."""
+METHODS: dict[str, tuple[str, dict[str, Any]]] = {
+    "natural steps, compass": (BLUE, {"preset": "best"}),
+    "FedPG-BR, as in the figures": (RED, {}),
+    "FedPG-BR, compass": (ORANGE, {"aggregator": "compass", "sigma": "auto"}),
+}
+REFERENCES: dict[str, tuple[str, dict[str, Any]]] = {
+    "natural steps, the server alone": (GREY, {"preset": "best", "aggregator": "server"}),
+    "natural steps, one agent alone": (PURPLE, {"preset": "best", "agents": 1}),
+    "natural steps, 10 honest agents, plain mean": (SKY, {"preset": "best", "aggregator": "mean"}),
+}
+"""The floor and the ceiling: none of these has liars."""
+CONDITIONS: dict[str, dict[str, Any]] = {
+    "10 honest agents": {"agents": 10},
+    "3 of 10 flip signs": {"agents": 10, "byzantine": 3, "attack": "sign-flipping"},
+    "3 of 10: Normalized": {"agents": 10, "byzantine": 3, "attack": "normalized"},
+    "3 of 10: opt-ipm": {"agents": 10, "byzantine": 3, "attack": "opt-ipm"},
+}
+
+
+def _methods(task: str, title: str, settings: dict[str, Any]) -> Panel:
+    length = {"trajectories": LENGTHS[task]}
+    curves = [Curve(name, colour, length | settings | given) for name, (colour, given) in METHODS.items()]
+    curves += [Curve(name, colour, length | given, reference=True) for name, (colour, given) in REFERENCES.items()]
+    return Panel(f"algorithms-{task}", f"{task}, {title}", task, tuple(curves))
+
+
+def _estimators(task: str) -> Panel:
+    """Natural steps with other gradients."""
+    best = {"preset": "best", "trajectories": LENGTHS[task]}
+    curves = (
+        Curve("advantages by a value function", BLUE, best),
+        Curve("the same, lambda = 1", SKY, best | {"trace": 1.0}),
+        Curve("GPOMDP, leave-one-out baseline", RED, best | {"estimator": "gpomdp", "baseline": "leave-one-out"}),
+        Curve("standardised GPOMDP", ORANGE, best | {"estimator": "standardised"}),
+    )
+    return Panel(f"estimators-{task}", f"{task}, 10 honest agents", task, curves)
+
+
+RIVALS = (
+    Experiment(
+        "algorithms",
+        "Natural steps and their rivals",
+        "The default beside FedPG-BR, with honest agents and with three liars of ten; the server alone, one agent "
+        "alone and ten honest agents without a defence are the floor and the ceiling.",
+        tuple(_methods(task, title, settings) for task in TASKS for title, settings in CONDITIONS.items()),
+    ),
+    Experiment(
+        "estimators",
+        "What a value function buys",
+        "Natural steps with advantages by a value function, and with the paper's gradients.",
+        tuple(_estimators(task) for task in TASKS),
+    ),
+)
