@@ -4,7 +4,6 @@ import functools
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
@@ -15,7 +14,7 @@ from jax import Array
 from fedpg.aggregators import Aggregator, Own, Sent
 from fedpg.attacks import Attack, Scene
 from fedpg.errors import ConfigError
-from fedpg.estimators import Estimator, gradient
+from fedpg.per_agent import Corrections, Gradients, HessianProducts, PerAgent, made_of
 from fedpg.policies import Policy
 from fedpg.problem import Agent, Broadcast, Cohort, Memory, Problem, Schema, make_broadcast, status_of
 from fedpg.tasks import AgentEpisodes
@@ -56,6 +55,12 @@ def _averaged(beta: float, before: Array, new: Array) -> Array:
     return beta * before + (1 - beta) * new
 
 
+def widths(problem: Problem) -> tuple[int, ...]:
+    """How many places for episodes an agent may have, the fewest first."""
+    usual, small = problem.task.widths(*problem.config.batch), problem.config.minibatch
+    return (small, *usual) if problem.algorithm.small_batches and small < usual[0] else usual
+
+
 class LocalCohort:
     """Agents of this process, `attacking` [K] of them; number -1 is nobody, and costs nothing."""
 
@@ -70,8 +75,7 @@ class LocalCohort:
     ) -> None:
         self.problem, self.broadcast, self.cancel = problem, broadcast, cancel
         self.agents, self.attacking = agents, attacking
-        widths = problem.task.widths(*problem.config.batch)
-        self.width = width or next(width for width in widths if width >= broadcast.batch)
+        self.width = width or next(width for width in widths(problem) if width >= broadcast.batch)
         self.returns = np.zeros(len(agents), np.float32)
         self.steps = np.zeros(len(agents), np.int32)
 
@@ -83,88 +87,45 @@ class LocalCohort:
 
     def gradient(self, theta: Array, trajectories: Trajectories) -> Array:
         """Each agent's own estimate; Byzantine agents believe in the rewards that their attack says.  [K, D]"""
-        return self._noted(_gradients(self._estimate, trajectories, theta, *self._who))
+        return self._noted(made_of(self._make(Gradients), trajectories, theta, *self._who))
 
     def sampled_gradient(self, theta: Array, use: int = 0) -> Array:
         """`gradient` of `sample`, in one.  [K, D]"""
+        return self._sampled(Gradients, use, theta)
+
+    def sampled_correction(self, theta: Array, old: Array, use: int = 0) -> tuple[Array, Array]:
+        """Of B_t trajectories of theta each, g(tau | theta) and omega g(tau | old).  [K, D] each"""
+        return self._sampled(Corrections, use, theta, old)
+
+    def sampled_hessian_product(self, theta: Array, along: Array, use: int = 0) -> Array:
+        """Of B_t trajectories of theta each, an estimate of the Hessian of J times a vector.  [K, D]"""
+        return self._sampled(HessianProducts, use, theta, along)
+
+    def _sampled(self, kind: type[PerAgent], use: int, theta: Array, *others: Array) -> Any:
+        """What these agents make of trajectories that they sample with theta, in one call if it is the same for all."""
+        make, given = self._make(kind), (theta, *others, *self._who)
         if theta.ndim == 2:
-            return self.gradient(theta, self.sample(theta, use))
-        return self._noted(self._roll(theta, use, slice(None), self._estimate, (theta, *self._who)))
+            return self._noted(made_of(make, self.sample(theta, use), *given))
+        return self._noted(self._roll(theta, use, slice(None), make, given))
 
     def _roll(self, theta: Array, use: int, who: slice, then: Then | None = None, given: tuple[Any, ...] = ()) -> Any:
         p = self.problem
-        plan = AgentEpisodes(self.width, p.steps, max(p.steps, p.test_steps), use)
-        inputs = (self.broadcast.keys, self.broadcast.batch, self.agents[who], self.attacking[who])
+        plan = AgentEpisodes(self.width, p.steps, max(p.steps, p.test_steps))
+        inputs = (self.broadcast.keys, self.broadcast.batch, self.agents[who], self.attacking[who], use)
         return p.task.rollout(p.policy, plan, theta, inputs, p.attack.act, self.cancel, then, given)
 
-    @property
-    def _estimate(self) -> "Gradients":
+    def _make(self, kind: type[PerAgent]) -> PerAgent:
         p = self.problem
-        return Gradients(p.policy, p.estimator, p.attack.rewards, self.width)
+        return kind(p.policy, p.estimator, p.attack.rewards, self.width)
 
     @property
     def _who(self) -> tuple[Array, np.ndarray, np.ndarray]:
         return self.broadcast.key, self.agents, self.attacking
 
-    def _noted(self, found: tuple[Array, Array, Array]) -> Array:
-        gradients, returns, steps = found
+    def _noted(self, found: tuple[Any, Array, Array]) -> Any:
+        made, returns, steps = found
         self.returns, self.steps = np.asarray(returns), self.steps + np.asarray(steps)
-        return gradients
-
-
-@dataclass(frozen=True)
-class Gradients:
-    """What K agents make of their trajectories, `width` each."""
-
-    policy: Policy
-    estimator: Estimator
-    believe: Callable[[Array, Trajectories], Array] | None
-    """The rewards that attackers believe in, if not the true ones."""
-    width: int
-
-    def __call__(
-        self, everyone: Trajectories, theta: Array, key: Array, agents: Array, attacking: Array
-    ) -> tuple[Array, Array, Array]:
-        """(gradients [K, D], mean returns [K], steps [K])."""
-        count = agents.shape[0]
-
-        def by_agent(x: Array) -> Array:  # [..., K * width] -> [..., K, width]
-            return x.reshape(*x.shape[:-1], count, self.width)
-
-        trajectories = everyone._replace(rewards=by_agent(everyone.rewards), lengths=by_agent(everyone.lengths))
-        learnt_from = trajectories
-        if (believe := self.believe) is not None:
-            keys = agent_keys(stream(key, "rewards"), agents)
-            each = (keys, jnp.arange(count))
-            believed = jax.lax.map(lambda x: believe(x[0], everyone.take(x[1] * self.width, self.width)), each)
-            believed = jnp.moveaxis(believed, 0, 1)  # [T, K, B]
-            learnt_from = trajectories._replace(rewards=jnp.where(attacking[:, None], believed, trajectories.rewards))
-        # The weights of all agents at once (a scan over time), the gradients agent by agent (each fits the cache).
-        weights = self._weights(everyone, learnt_from)  # [T, K, B]
-
-        def one(k: Array) -> Array:
-            params = self.policy.unravel(theta if theta.ndim == 1 else theta[k])
-            w = jax.lax.dynamic_index_in_dim(weights, k, 1, keepdims=False)
-            return gradient(self.estimator, self.policy, params, everyone.take(k * self.width, self.width), w)
-
-        gradients = jax.lax.map(one, jnp.arange(count))  # [K, D]
-        episodes = jnp.maximum(jnp.sum(trajectories.lengths > 0, axis=-1), 1)
-        returns = jnp.sum(trajectories.returns, axis=-1) / episodes
-        return gradients, returns, jnp.sum(trajectories.lengths, axis=-1)
-
-    def _weights(self, everyone: Trajectories, learnt_from: Trajectories) -> Array:
-        """Of every agent's batch.  [T, K, B]"""
-        if not self.estimator.looks:
-            return self.estimator.weights(learnt_from)
-        steps, count, width = learnt_from.rewards.shape
-        believed = everyone._replace(rewards=learnt_from.rewards.reshape(steps, -1))
-        each = jax.lax.map(lambda k: self.estimator.weights(believed.take(k * width, width)), jnp.arange(count))
-        return jnp.moveaxis(each, 0, 1)
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def _gradients(estimate: Gradients, everyone: Trajectories, theta: Array, *who: Any) -> tuple[Array, Array, Array]:
-    return estimate(everyone, theta, *who)
+        return made
 
 
 class Target(NamedTuple):
@@ -253,7 +214,7 @@ def answer(
     """
     attacking = problem.byzantine[agents] & (broadcast.round >= problem.config.attack_start)
     count = len(agents)
-    widest = problem.task.widths(*problem.config.batch)[-1]
+    widest = widths(problem)[-1]
     size = max(1, min(-(-count // parts), problem.task.most // widest))
 
     def work(first: int) -> tuple[Any, ...]:
@@ -300,7 +261,7 @@ def warm_up(
     broadcast = make_broadcast(key, 1, 0, **nothing)
     return [
         functools.partial(answer, problem, broadcast, memory, agents, None, parts, width=width, watch=watch)
-        for width in problem.task.widths(*problem.config.batch)
+        for width in widths(problem)
     ]
 
 

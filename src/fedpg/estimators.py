@@ -153,6 +153,30 @@ def correction(
     )
 
 
+def hessian_product(
+    estimator: Estimator, policy: Policy, theta: Array, along: Array, trajectories: Trajectories
+) -> Array:
+    """The estimate of H(theta) u, H the Hessian of J and u = `along`, from trajectories of theta itself.  [D]
+
+    The importance-weighted gradient mean[sum_t w_t(theta') grad log pi_t(theta')] has the mean grad J(theta') at every
+    theta', so its derivative along u has that of H u:
+        mean[sum_t w_t (grad^2 log pi_t) u + (grad w_t . u) grad log pi_t].
+    With weights of whole trajectories grad w_t . u = w_t sum_h grad log pi_h . u; with those of decisions, each reward
+    has the actions before it only. Those of time steps drop what an action does to the weights of others.
+    """
+    old = log_probs(policy, policy.unravel(theta), trajectories)
+
+    def weights(theta: Array) -> Array:
+        return estimator.corrected(trajectories, log_probs(policy, policy.unravel(theta), trajectories) - old)
+
+    def score(theta: Array, weights: Array) -> Array:
+        return weighted_score(policy, policy.unravel(theta), trajectories, weights)
+
+    w, change = jax.jvp(weights, (theta,), (along,))  # [T, B] each
+    bend = jax.jvp(lambda theta: score(theta, w), (theta,), (along,))[1]
+    return (bend + score(theta, change)) / batch_size(estimator, trajectories)
+
+
 def influences(estimator: Estimator, policy: Policy, params: Params, trajectories: Trajectories) -> Array:
     """How far each trajectory pulls its batch's gradient: row i is about B (mu - mu without i).  [B, D]
 

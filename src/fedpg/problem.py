@@ -156,6 +156,17 @@ class Cohort(Protocol):
         """`gradient` of `sample`, in one, which is faster.  [K, D]"""
         ...
 
+    def sampled_correction(self, theta: Array, old: Array, use: int = 0) -> tuple[Array, Array]:
+        """Of `sample(theta, use)`, each agent's g(tau | theta) and omega(tau | theta, old) g(tau | old).  [K, D] each
+
+        Their difference has the mean grad J(theta) - grad J(old), and varies little if the two are close (line 11).
+        """
+        ...
+
+    def sampled_hessian_product(self, theta: Array, along: Array, use: int = 0) -> Array:
+        """Of `sample(theta, use)`, each agent's estimate of H(theta) u, H the Hessian of J and u = `along`.  [K, D]"""
+        ...
+
 
 class Agent(NamedTuple):
     """What an agent does with a broadcast. Written for K agents at once; none may depend on another."""
@@ -226,3 +237,7 @@ class Algorithm(NamedTuple):
     """The fields of `Own` that the server is to compute for it, besides those of the aggregator."""
     warm_up: Callable[[Problem, State, Own], Any] = lambda problem, state, own: None
     """(problem, state, what the server contributes) -> nothing: compiles what only this algorithm uses."""
+    batches: int = 1
+    """How many batches of B_t trajectories every agent samples in a round."""
+    small_batches: bool = False
+    """Whether the server may also ask for b trajectories, the minibatch, instead of B_t."""

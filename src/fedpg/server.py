@@ -41,6 +41,10 @@ class Server:
         """B_t, uniform over its range."""
         return int(_draw_batch(*self.problem.config.batch, run_key, round_))
 
+    def draw_chance(self, run_key: Array, round_: int) -> float:
+        """Uniform from [0, 1), for whatever an algorithm leaves to chance in a round."""
+        return float(_draw_chance(run_key, round_))
+
     def draw_inner_steps(self, broadcast: Broadcast) -> int:
         """N_t: fixed, or P(N = n) = G^n (1 - G) with G = B / (B + b), from 0 (the text) or moved to start from 1."""
         c = self.problem.config
@@ -167,6 +171,11 @@ def _draw_batch(low: int, high: int, run_key: Array, round_: Array) -> Array:
 
 
 @jax.jit
+def _draw_chance(run_key: Array, round_: Array) -> Array:
+    return jax.random.uniform(stream(jax.random.fold_in(run_key, round_), "chance"))
+
+
+@jax.jit
 def _draw_geometric(key: Array, batch: Array, minibatch: Array) -> Array:
     log_g = jnp.log(batch / (batch + minibatch))
     u = 1.0 - jax.random.uniform(stream(key, "inner steps"))  # in (0, 1]
@@ -244,6 +253,13 @@ def ascend(
     """theta + eta v. Optax descends, so it is handed the negative."""
     updates, optimizer = transformation.update(-direction, optimizer, theta)
     return optax.apply_updates(theta, updates), optimizer
+
+
+@jax.jit
+def stride(theta: Array, direction: Array, length: float) -> Array:
+    """theta + length v / |v|: a step whose length does not depend on v. A direction of 0 leads nowhere."""
+    norm = jnp.linalg.norm(direction)
+    return theta + length * direction / jnp.where(norm > 0, norm, 1.0)
 
 
 def evaluate(

@@ -105,9 +105,16 @@ def encode_broadcast(broadcast: Broadcast, agent: int, settings: str) -> dict[st
 
 
 def decode_broadcast(
-    values: Mapping[str, Any], config: Config, size: int, names: Sequence[str] = ("theta",)
+    values: Mapping[str, Any],
+    config: Config,
+    size: int,
+    names: Sequence[str] = ("theta",),
+    small_batches: bool = False,
 ) -> tuple[int, Broadcast]:
-    """(the agent's number, the broadcast), or a MessageError: a site checks its server as the server checks it."""
+    """(the agent's number, the broadcast), or a MessageError: a site checks its server as the server checks it.
+
+    With `small_batches`, it may be asked for as many trajectories as the minibatch has.
+    """
     _check(values, BROADCAST | {vector(name): bytes for name in names})
     if values["settings"] != settings_digest(config):
         raise MessageError(
@@ -120,7 +127,7 @@ def decode_broadcast(
         raise MessageError("wrong type", f"agent {values['agent']} of {config.agents} does not exist")
     if not 1 <= values["round"] < 2**31:
         raise MessageError("wrong round", f"round {values['round']} cannot be")
-    if not low <= values["batch"] <= high:
+    if not low <= values["batch"] <= high and not (small_batches and values["batch"] == config.minibatch):
         raise MessageError("wrong type", f"a batch of {values['batch']} is not from {low} to {high}")
     for name in ("key", "pool_key"):
         if len(values[name]) != KEY:
@@ -177,9 +184,9 @@ def decode_reply(values: Mapping[str, Any], round_: int, size: int, schema: Sche
     )
 
 
-def check_sums(reply: Reply, config: Config) -> None:
+def check_sums(reply: Reply, config: Config, batches: int = 1) -> None:
     """A MessageError for numbers that are beyond what an agent can have, or whose sum over all agents overflows."""
-    most = min(config.batch[1] * config.horizon, (2**31 - 1) // config.agents)
+    most = min(batches * config.batch[1] * config.horizon, (2**31 - 1) // config.agents)
     if reply.steps > most:
         raise MessageError("not finite", f"{reply.steps} steps, where an agent has at most {most}")
     if abs(reply.mean_return) > float(np.finfo(np.float32).max) / config.agents:

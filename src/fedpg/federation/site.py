@@ -44,7 +44,9 @@ class Site:
     def __call__(self, values: Mapping[str, Any]) -> dict[str, Any]:
         began = time.monotonic()
         problem, algorithm = self.problem, self.problem.algorithm
-        agent, broadcast = decode_broadcast(values, problem.config, problem.policy.size, algorithm.broadcast)
+        agent, broadcast = decode_broadcast(
+            values, problem.config, problem.policy.size, algorithm.broadcast, algorithm.small_batches
+        )
         if self.number is not None and agent != self.number:
             raise MessageError("wrong type", f"a message for agent {agent}, and this site is agent {self.number}")
         nothing = first_memory(problem, 1)

@@ -62,8 +62,10 @@ class Exchange:
         attempt = 0
         while (nodes := self._wait_for_quorum(broadcast.round)) is not None:
             attempt += 1
-            size, schema = self.problem.policy.size, self.problem.algorithm.reply
-            round_ = self.round = Gathering(broadcast.round, self.config, size, schema, broadcast.batch)
+            size, algorithm = self.problem.policy.size, self.problem.algorithm
+            round_ = self.round = Gathering(
+                broadcast.round, self.config, size, algorithm.reply, broadcast.batch, algorithm.batches
+            )
             self.ledger.begin(round_, attempt, list(nodes))
             complete = self._collect(round_, broadcast, nodes)
             if self.stop.is_set() and not (complete and round_.usable >= self.quorum):

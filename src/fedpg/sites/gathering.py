@@ -16,8 +16,9 @@ from fedpg.problem import STATUSES, Replies, Schema, status_of
 class Gathering:
     """The replies to one broadcast, as they come in."""
 
-    def __init__(self, number: int, config: Config, size: int, schema: Schema, batch: int) -> None:
+    def __init__(self, number: int, config: Config, size: int, schema: Schema, batch: int, batches: int = 1) -> None:
         self.number, self.config, self.size, self.schema, self.batch = number, config, size, schema, batch
+        self.batches = batches
         self.heard: set[int] = set()
         self.reasons: dict[int, str] = {}
         self.seconds: dict[int, float] = {}
@@ -32,7 +33,7 @@ class Gathering:
         """The reply of an agent, usable or not."""
         try:
             reply = decode_reply(values, self.number, self.size, self.schema)
-            check_sums(reply, self.config)
+            check_sums(reply, self.config, self.batches)
         except MessageError as error:
             self.refuse(agent, STATUSES[error.status], str(error))
             return

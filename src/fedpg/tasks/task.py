@@ -119,7 +119,7 @@ class RoundKeys(NamedTuple):
 
 
 # One stream of randomness for each use, so that none depends on how much another draws.
-STREAMS = ("agent", "attack", "batch", "inner steps", "server", "evaluation", "output", "rewards", "pool")
+STREAMS = ("agent", "attack", "batch", "inner steps", "server", "evaluation", "output", "rewards", "pool", "chance")
 
 
 def stream(key: Array, name: str) -> Array:
@@ -137,23 +137,30 @@ def episode_keys(key: Array, episodes: int) -> Array:
     return jax.vmap(lambda i: jax.random.fold_in(key, i))(jnp.arange(episodes))
 
 
+LATER = 2**30
+"""No agent has a number like this: from it on, keys are those of an agent's later batches in a round."""
+
+
 class AgentEpisodes(NamedTuple):
-    """`width` episodes per agent, the first B_t of them wanted; key by (seed, round, agent, use, episode)."""
+    """`width` episodes per agent, the first B_t of them wanted; key by (seed, round, agent, use, episode).
+
+    Several batches of one agent in one round have different `use`s, from 0; all are compiled once.
+    """
 
     width: int
     steps: int
     noise_steps: int
-    use: int = 0
-    """Several batches of one agent in one round have different numbers here."""
 
     @property
     def greedy(self) -> bool:
         return False
 
-    def __call__(self, keys: RoundKeys, batch: Array, agents: Array, attacking: Array) -> Episodes:
+    def __call__(
+        self, keys: RoundKeys, batch: Array, agents: Array, attacking: Array, use: Array | int = 0
+    ) -> Episodes:
         def each(key: Array) -> Array:
-            mine = stream(key, "agent")
-            mine = jax.random.fold_in(mine, len(STREAMS) + self.use) if self.use else mine
+            first = stream(key, "agent")
+            mine = jnp.where(use == 0, first, jax.random.fold_in(first, LATER + use))
             by_agent = agent_keys(mine, agents)
             return jax.vmap(lambda k: episode_keys(k, self.width))(by_agent).reshape(-1)  # [K * width]
 

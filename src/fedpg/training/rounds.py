@@ -25,7 +25,7 @@ Log = dict[str, Any]
 LOGGED = (
     "round",
     "train_return",  # mean over the honest agents
-    "batch",  # B_t
+    "batch",  # trajectories of every agent: B_t, as often as the algorithm samples a batch
     "inner_drawn",  # N_t
     "inner_done",  # steps that were taken
     "ratio",  # mean importance weight of the last inner step that was looked at
@@ -81,11 +81,12 @@ def advance(
     norms, length, keep, harm = _measure(
         problem.optimizer, vectors, verdict.gradient, state.key, t, steps_by, known, verdict.rule
     )
-    counted = paper_count(problem.config.agents, replies.batch, outcome.own)
+    batch = replies.batch * problem.algorithm.batches
+    counted = paper_count(problem.config.agents, batch, outcome.own)
     log: Log = {
         "round": t,
         "train_return": float(np.mean(replies.returns[honest])),
-        "batch": replies.batch,
+        "batch": batch,
         "inner_drawn": outcome.inner_drawn,
         "inner_done": outcome.inner_done,
         "ratio": float(outcome.ratio),
