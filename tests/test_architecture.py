@@ -26,8 +26,8 @@ FILES = sorted(SOURCE.rglob("*.py"))
 # The package itself ("fedpg") takes its names from training, so only what comes after that may import it.
 ORDER = (
     *("errors", "machine", "programs", "screen", "child", "columns", "pieces", "config", "presets"),
-    *("policies", "trajectories", "values", "tasks", "estimators", "metric", "attacks", "aggregators"),
-    *("problem", "agents", "server", "federation", "algorithms", "assembly"),
+*("policies", "trajectories", "values", "tasks", "estimators", "metric", "attacks", "aggregators"),
+    *("problem", "per_agent", "agents", "server", "federation", "algorithms", "assembly"),
     *("storage", "training", "plots", "summary", "experiments", "arena", "play"),
     *("sites", "flower", "serving", "bench", "theory"),
     *("fedpg", "cli"),
@@ -102,7 +102,9 @@ def test_only_the_adapter_touches_flower():
     assert found <= {"flower", "bench"}
 
 
-@pytest.mark.parametrize("name", ["fedpg_br", "svrpg", "gpomdp", "released"])
+@pytest.mark.parametrize(
+    "name", ["fedpg_br", "svrpg", "gpomdp", "released", "byzpg", "res_nharpg", "n_pg_igt", "fedsvrpg_m"]
+)
 def test_an_algorithm_is_one_file_of_less_than_100_lines(name: str):
     assert len((SOURCE / "algorithms" / f"{name}.py").read_text().splitlines()) < 100
 

@@ -9,9 +9,11 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 from fedpg.errors import ConfigError, unknown
 
 PresetName = Literal["best", "paper", "released"]
-BUILT_IN = ("natural", "fedpg-br", "svrpg", "gpomdp")
+SUCCESSORS = ("byzpg", "res-nharpg", "n-pg-igt", "fedsvrpg-m")
+"""What others made of FedPG-BR since."""
+BUILT_IN = ("natural", "fedpg-br", "svrpg", "gpomdp", *SUCCESSORS)
 """The algorithms that have a name; another one is `package.module:object`."""
-ONE_STEP = ("natural", "gpomdp")
+ONE_STEP = ("natural", "gpomdp", *SUCCESSORS)
 """Those without an inner loop."""
 
 
@@ -160,7 +162,7 @@ def validate(config: Config) -> Config:
         (1 <= low <= high, f"batch must be two numbers, 1 or more, the smaller first, not {low} {high}"),
         (c.minibatch >= 1, f"minibatch must be 1 or more, not {c.minibatch}"),
         (
-            c.minibatch <= low or c.algorithm in ONE_STEP,
+            c.minibatch <= low or (c.algorithm in ONE_STEP and c.algorithm != "byzpg"),
             f"minibatch = {c.minibatch} is more than the smallest batch, {low}: "
             "the inner loop's b may not exceed B; lower minibatch or raise batch",
         ),
@@ -191,6 +193,10 @@ def validate(config: Config) -> Config:
         (
             c.estimator not in ("standardised", "advantage") or c.baseline == "none",
             f"estimator {c.estimator!r} has a baseline of its own: set baseline to 'none'",
+        ),
+        (
+            c.algorithm not in SUCCESSORS or c.momentum == 0,
+            f"algorithm {c.algorithm!r} remembers the rounds before in its own way: momentum must be 0",
         ),
         (0 <= c.trace <= 1, f"trace must be from 0 to 1, not {c.trace}"),
     ]

@@ -3,7 +3,16 @@
 import math
 from typing import Any
 
-from fedpg.config import BUILT_IN, Config, PresetName, of_compass, refuse_idle_sigma, refuse_unknown, validate
+from fedpg.config import (
+    BUILT_IN,
+    SUCCESSORS,
+    Config,
+    PresetName,
+    of_compass,
+    refuse_idle_sigma,
+    refuse_unknown,
+    validate,
+)
 from fedpg.errors import unknown
 
 # The paper's hyper-parameter table: what a task sets, whatever the preset.
@@ -186,7 +195,7 @@ def defaults(
         low, high = values.get("batch", Config.batch)
         values |= {"batch": ((low + high) // 2,) * 2, "aggregator": "mean", "inner_law": "fixed"}
         values |= {"inner_steps": 3} if algorithm == "svrpg" else {"inner_steps": 1, "none_accepted": "skip"}
-    if algorithm == "natural":
+    if algorithm in ("natural", *SUCCESSORS):
         values |= {"inner_law": "fixed", "inner_steps": 1, "none_accepted": "skip"}
     if of_compass(overrides.get("aggregator", values["aggregator"])):
         values |= {"sigma": "auto"}  # the table's is for the paper's filter

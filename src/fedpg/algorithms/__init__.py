@@ -3,9 +3,13 @@
 import functools
 from collections.abc import Callable, Sequence
 
+from fedpg.algorithms.byzpg import byzpg
 from fedpg.algorithms.fedpg_br import FEDPG_BR
+from fedpg.algorithms.fedsvrpg_m import fedsvrpg_m
 from fedpg.algorithms.gpomdp import GPOMDP
+from fedpg.algorithms.n_pg_igt import n_pg_igt
 from fedpg.algorithms.natural import natural
+from fedpg.algorithms.res_nharpg import res_nharpg
 from fedpg.algorithms.svrpg import SVRPG
 from fedpg.errors import ConfigError
 from fedpg.pieces import import_object, look_up
@@ -16,6 +20,10 @@ ALGORITHMS: dict[str, Callable[..., Algorithm]] = {
     "fedpg-br": lambda: FEDPG_BR,
     "svrpg": lambda: SVRPG,
     "gpomdp": lambda: GPOMDP,
+    "byzpg": byzpg,
+    "res-nharpg": res_nharpg,
+    "n-pg-igt": n_pg_igt,
+    "fedsvrpg-m": fedsvrpg_m,
 }
 """What makes each of them, of parameters of its own."""
 

@@ -23,7 +23,7 @@ EVERY_RUN = (
     *("policies/__init__.py", "policies/policy.py", "policies/mlp.py"),
     *("tasks/__init__.py", "tasks/task.py", "tasks/registry.py", "tasks/compiled.py"),
     *("aggregators/aggregator.py", "aggregators/guards.py", "algorithms/__init__.py"),
-    *("problem.py", "agents.py", "server.py", "federation/__init__.py", "federation/local.py"),
+    *("problem.py", "agents.py", "per_agent.py", "server.py", "federation/__init__.py", "federation/local.py"),
     *("training/rounds.py", "training/harm.py", "training/records.py"),
 )
 """What the numbers of any run depend on, besides its settings and its seed. Not config.py: a stored run has all of its
@@ -38,6 +38,10 @@ ALGORITHMS = {
     "gpomdp": ("algorithms/gpomdp.py",),
     "svrpg": ("algorithms/svrpg.py", "algorithms/released.py"),
     "fedpg-br": ("algorithms/fedpg_br.py", "algorithms/released.py"),
+    "byzpg": ("algorithms/byzpg.py",),
+    "res-nharpg": ("algorithms/res_nharpg.py",),
+    "n-pg-igt": ("algorithms/n_pg_igt.py",),
+    "fedsvrpg-m": ("algorithms/fedsvrpg_m.py",),
 }
 
 
