@@ -1,0 +1,457 @@
+"""The successors of FedPG-BR, each against its own definition; all of them through attacks, checkpoints and messages."""
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import Array, monitoring
+
+import probes
+from fedpg import Algorithm, ConfigError, Problem, make_config, train_seeds
+from fedpg.agents import LocalCohort, answer, first_memory, widths
+from fedpg.algorithms import make_algorithm
+from fedpg.config import SUCCESSORS
+from fedpg.estimators import correction, hessian_product, make_estimator
+from fedpg.federation import Local
+from fedpg.federation.messages import MessageError, decode_broadcast, encode_broadcast, settings_digest
+from fedpg.federation.site import Site
+from fedpg.problem import Broadcast, Outcome, Replies, make_broadcast
+from fedpg.programs import side_by_side
+from fedpg.server import Server, stride
+from fedpg.sites.gathering import Gathering
+from fedpg.training.rounds import advance, first_state
+from same import SEED, same_run
+
+# What the cohort makes of trajectories, against the enumerated task
+
+
+def estimates(importance: str, form: str = "gpomdp", baseline: str = "none", size: int = 1) -> Any:
+    """(the policy, theta_0, theta_n, all batches of so many paths, their estimator, their probabilities under theta_n)."""
+    policy, paths = probes.tiny_policy(), probes.all_paths()
+    theta_0, theta_n = probes.two_parameters(policy)
+    batches, members = probes.batches(probes.as_trajectories(paths), size)
+    chances = probes.probabilities(policy, policy.unravel(theta_n), paths)
+    return policy, theta_0, theta_n, batches, make_estimator(form, probes.GAMMA, baseline, importance), chances[members]
+
+
+@pytest.mark.parametrize(
+    ("importance", "form", "baseline", "size"),
+    [
+        ("trajectory", "gpomdp", "none", 1),
+        ("trajectory", "reinforce", "none", 1),
+        ("decision", "gpomdp", "none", 1),
+        ("trajectory", "gpomdp", "leave-one-out", 2),
+        ("decision", "gpomdp", "leave-one-out", 2),
+    ],
+)
+def test_the_hessian_product_has_the_mean_of_a_finite_difference_of_exact_gradients(
+    importance: str, form: str, baseline: str, size: int
+):
+    policy, along, theta, batches, estimator, chances = estimates(importance, form, baseline, size)
+    paths = probes.all_paths()
+    along = along / jnp.linalg.norm(along)
+    each = jax.jit(jax.vmap(lambda b: hessian_product(estimator, policy, theta, along, b)))(batches)  # [n, D]
+    exact = jax.jit(lambda t: probes.exact_gradient(policy, t, paths))
+    difference = (exact(theta + 0.01 * along) - exact(theta - 0.01 * along)) / 0.02
+    assert np.abs(difference).max() > 0.05
+    np.testing.assert_allclose(jnp.prod(chances, axis=1) @ each, difference, atol=1e-3)
+
+
+@pytest.mark.parametrize("importance", ["trajectory", "decision"])
+def test_pages_recursion_has_the_mean_of_the_old_direction_and_the_difference_of_exact_gradients(importance: str):
+    policy, old, theta, batches, estimator, chances = estimates(importance)
+    v, paths = jax.random.normal(jax.random.key(1), old.shape), probes.all_paths()
+
+    class Exact(NamedTuple):
+        """A cohort with one agent for every path."""
+
+        def sampled_correction(self, theta: Array, old: Array, use: int = 0) -> Any:
+            params, before = policy.unravel(theta), policy.unravel(old)
+            found = jax.vmap(lambda b: correction(estimator, policy, params, before, b))(batches)
+            return found.plain, found.corrected
+
+    def mean_answer(v: Array) -> Array:
+        message = make_broadcast(jax.random.key(0), 2, 1, theta=theta, old=old, v=v)
+        sent, _ = make_algorithm("byzpg").agent.answer(Exact(), message, ())  # type: ignore[arg-type]
+        return chances[:, 0] @ sent["gradient"]
+
+    now, then = (probes.exact_gradient(policy, t, paths) for t in (theta, old))
+    np.testing.assert_allclose(mean_answer(v), v + now - then, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(mean_answer(jnp.zeros_like(v)), now, rtol=1e-4, atol=1e-5)  # a large batch, from scratch
+
+
+@pytest.mark.parametrize("rows", [False, True], ids=["one policy", "a policy each"])
+@pytest.mark.parametrize("attack", ["random-noise", "reward-flipping"])
+def test_a_cohort_makes_of_its_trajectories_what_each_agent_would_alone(attack: str, rows: bool):
+    problem = probes.tiny_problem(attack, agents=3, byzantine=1, alpha=0.4)
+    message = probes.broadcast(problem)
+    policy, estimator, width = problem.policy, problem.estimator, 3
+    theta, old = probes.two_parameters(policy)
+    theta = jnp.stack([theta, old, theta + old]) if rows else theta
+    cohort = LocalCohort(problem, message, np.arange(3), problem.byzantine)
+    everyone = cohort.sample(theta, use=2)
+    plain, corrected = cohort.sampled_correction(theta, old, use=2)
+    products = cohort.sampled_hessian_product(theta, old, use=2)
+    assert cohort.steps.tolist() == (2 * everyone.lengths.reshape(3, width).sum(axis=1)).tolist()
+    for k in range(3):
+        mine = everyone.take(k * width, width)
+        if attack == "reward-flipping" and k == 2:
+            mine = mine._replace(rewards=-mine.rewards)
+        at = theta[k] if rows else theta
+        expected = correction(estimator, policy, policy.unravel(at), policy.unravel(old), mine)
+        np.testing.assert_allclose(plain[k], expected.plain, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(corrected[k], expected.corrected, rtol=1e-4, atol=1e-5)
+        product = hessian_product(estimator, policy, at, old, mine)
+        assert np.abs(product).max() > 1e-3
+        np.testing.assert_allclose(products[k], product, rtol=1e-3, atol=1e-4)
+
+
+# Each algorithm, against its definition
+
+
+class Seen:
+    """A federation that keeps what it was asked and what it answered."""
+
+    def __init__(self, problem: Problem, threads: int = 1) -> None:
+        self.inner = Local(problem, threads)
+        self.broadcasts: list[Broadcast] = []
+        self.replies: list[Replies] = []
+
+    def ask(self, broadcast: Broadcast, memory: Any) -> Any:
+        replies, memory = self.inner.ask(broadcast, memory)
+        self.broadcasts.append(broadcast)
+        self.replies.append(replies)
+        return replies, memory
+
+    def tell(self, round_: int, outcome: Outcome) -> None:
+        pass
+
+    def warm_up(self, memory: Any) -> Any:
+        return self.inner.warm_up(memory)
+
+
+def small(algorithm: str, *options: str, **settings: Any) -> Problem:
+    given: dict[str, Any] = {"agents": 3, "aggregator": "mean", "algorithm": algorithm, "algorithm_options": options}
+    return probes.tiny_problem(**given | settings)
+
+
+def rounds(problem: Problem, count: int) -> tuple[list[Any], Seen, list[Any]]:
+    """(the states from the first on, what was said, the logs)."""
+    states, logs, federation, server = [first_state(problem, 0)], [], Seen(problem), Server(problem)
+    for _ in range(count):
+        state, log = advance(problem, states[-1], federation, server)
+        states.append(state)
+        logs.append(log)
+    return states, federation, logs
+
+
+CURVES = jnp.array([3.0, 1.0, 0.2, -0.5])
+"""-CURVES * theta is the gradient of a parabola."""
+
+
+class Parabola(NamedTuple):
+    """A federation of one agent, or a cohort of two, whose gradients are exact; its answers by hand."""
+
+    def ask(self, broadcast: Broadcast, memory: Any) -> Any:
+        zero = np.zeros(1, int)
+        vectors = {"gradient": -(CURVES * broadcast.theta)[None]}
+        return Replies(vectors, {}, zero, np.zeros(1), zero, broadcast.batch), memory
+
+    def sampled_gradient(self, theta: Array, use: int = 0) -> Array:
+        return jnp.broadcast_to(-CURVES * theta, (2, 4))
+
+    def sampled_hessian_product(self, theta: Array, along: Array, use: int = 0) -> Array:
+        return jnp.broadcast_to(-CURVES * along, (2, 4))
+
+    def sampled_correction(self, theta: Array, old: Array, use: int = 0) -> tuple[Array, Array]:
+        return tuple(jnp.broadcast_to(-CURVES * x, (2, 4)) + use for x in (theta, old))  # type: ignore[return-value]
+
+
+START = jnp.array([1.0, -2.0, 0.5, 0.1])
+
+
+def test_byzpg_corrects_its_last_direction_with_small_batches_and_now_and_then_begins_anew():
+    problem = small("byzpg", "p=0.3", batch=(3, 5))
+    states, seen, logs = rounds(problem, 12)
+    large = [s.batch >= 3 for s in seen.broadcasts]
+    chances = [Server(problem).draw_chance(states[0].key, t) for t in range(2, 13)]
+    assert large == [True, *(chance < 0.3 for chance in chances)]
+    assert 1 < sum(large) < 12
+    for t, (said, got) in enumerate(zip(seen.broadcasts, seen.replies, strict=True)):
+        assert said.batch == (said.batch if large[t] else 2) == logs[t]["batch"]
+        cohort = LocalCohort(problem, said, np.arange(3), np.zeros(3, bool))
+        v = 0.0
+        if large[t]:
+            expected = cohort.sampled_gradient(states[t].theta)
+        else:
+            v, old = states[t].algorithm
+            np.testing.assert_array_equal(old, states[t - 1].theta)
+            np.testing.assert_allclose(v, np.mean(seen.replies[t - 1].vectors["gradient"], axis=0), atol=1e-6)
+            plain, corrected = cohort.sampled_correction(states[t].theta, old)
+            expected = v + plain - corrected
+        np.testing.assert_allclose(got.vectors["gradient"], expected, rtol=1e-3, atol=1e-4)
+
+
+def test_a_round_of_byzpg_that_nobody_answers_keeps_the_direction_with_its_parameters():
+    problem = small("byzpg", "p=0.01", batch=(3, 5))
+    states, _, _ = rounds(problem, 2)
+    state = states[-1]
+
+    class Silent(Parabola):
+        def ask(self, broadcast: Broadcast, memory: Any) -> Any:
+            nobody, zero = np.ones(3, int), np.zeros(3, int)
+            return Replies({"gradient": jnp.zeros((3, problem.policy.size))}, {}, nobody, zero, zero, 2), memory
+
+    after, _ = problem.algorithm.round(problem, state, Silent(), Server(problem))  # type: ignore[arg-type]
+    for a, b in zip(jax.tree.leaves((after.theta, after.algorithm)), (state.theta, *state.algorithm), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_n_pg_igt_samples_ahead_averages_and_takes_steps_of_one_length():
+    states, seen, _ = rounds(small("n-pg-igt", "step=0.3", "least=0.4"), 6)
+    d = np.zeros_like(states[0].theta)
+    old = states[0].theta
+    for t in range(6):
+        eta = max((2 / (t + 2)) ** 0.8, 0.4)
+        theta = states[t].theta
+        np.testing.assert_allclose(seen.broadcasts[t].theta, theta + (1 - eta) / eta * (theta - old), atol=1e-5)
+        d = (1 - eta) * d + eta * np.mean(seen.replies[t].vectors["gradient"], axis=0)
+        np.testing.assert_allclose(states[t + 1].theta, theta + 0.3 * d / np.linalg.norm(d), atol=1e-5)
+        old = theta
+
+
+def on_a_parabola(algorithm: Algorithm, count: int) -> Iterator[tuple[Array, Any]]:
+    """(theta, the state after the step from it) of rounds whose gradients are exact."""
+    problem = small("gpomdp", agents=1)._replace(algorithm=algorithm)
+    state = first_state(problem, 0)._replace(theta=START, algorithm=algorithm.init(problem, START))
+    for t in range(count):
+        theta = state.theta
+        state, _ = algorithm.round(problem, state, Parabola(), Server(problem))  # type: ignore[arg-type]
+        state = state._replace(round=t + 1)
+        yield theta, state
+
+
+def test_what_n_pg_igt_averages_is_the_gradient_where_it_steps_on_a_parabola():
+    for theta, state in on_a_parabola(make_algorithm("n-pg-igt", ("step=0.3",)), 12):
+        np.testing.assert_allclose(state.algorithm.d, -CURVES * theta, rtol=1e-3, atol=1e-3)
+
+
+def test_what_agents_of_res_nharpg_remember_is_the_gradient_on_a_parabola():
+    agent, d, theta, old = make_algorithm("res-nharpg").agent, jnp.zeros((2, 4)), START, START
+    for t in range(1, 8):
+        vectors = {"theta": theta, "between": 0.3 * theta + 0.7 * old, "move": theta - old}
+        sent, d = agent.answer(Parabola(), make_broadcast(jax.random.key(0), t, 3, **vectors), d)  # type: ignore[arg-type]
+        np.testing.assert_array_equal(sent["gradient"], d)
+        np.testing.assert_allclose(d, np.tile(-CURVES * theta, (2, 1)), rtol=1e-4, atol=1e-5)
+        theta, old = stride(theta, d[0], 0.2), theta
+
+
+def test_res_nharpg_remembers_by_its_definition_and_counts_both_batches():
+    problem = small("res-nharpg", "step=0.3", batch=(2, 4))
+    states, seen, logs = rounds(problem, 4)
+    d = np.zeros((3, problem.policy.size))
+    for t, said in enumerate(seen.broadcasts):
+        theta, old = states[t].theta, states[max(t - 1, 0)].theta
+        q = Server(problem).draw_chance(states[0].key, t + 1)
+        np.testing.assert_allclose(said.vectors["between"], q * theta + (1 - q) * old, atol=1e-6)
+        cohort = LocalCohort(problem, said, np.arange(3), np.zeros(3, bool))
+        product = cohort.sampled_hessian_product(said.vectors["between"], theta - old, use=1)
+        eta = 2 / (t + 2)
+        d = (1 - eta) * (d + product) + eta * cohort.sampled_gradient(theta)
+        np.testing.assert_allclose(seen.replies[t].vectors["gradient"], d, rtol=1e-3, atol=1e-4)
+        np.testing.assert_allclose(jnp.linalg.norm(states[t + 1].theta - theta), 0.3, rtol=1e-4)
+        assert logs[t]["batch"] == 2 * said.batch
+        assert logs[t]["counted"] == round(6 * said.batch / 4)
+        assert logs[t]["agent_steps"] == cohort.steps.sum()
+
+
+def test_fedsvrpg_m_with_one_step_and_no_memory_is_gpomdp():
+    mine, _, _ = rounds(small("fedsvrpg-m", "rate=0.5", "beta=1", "steps=1"), 4)
+    plain, _, _ = rounds(small("gpomdp", optimizer="sgd", learning_rate=0.5), 4)
+    assert np.abs(plain[-1].theta - plain[0].theta).max() > 0.01
+    np.testing.assert_allclose(mine[-1].theta, plain[-1].theta, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("u", [jnp.zeros(4), jnp.array([1.0, 2.0, -1.0, 0.5])], ids=["first", "later"])
+def test_agents_of_fedsvrpg_m_send_their_moves_per_step(u: Array):
+    agent = make_algorithm("fedsvrpg-m", ("rate=0.1", "beta=0.25", "steps=3")).agent
+    old = START + 0.5
+    message = make_broadcast(jax.random.key(0), 2, 3, theta=START, old=old, u=u)
+    sent, _ = agent.answer(Parabola(), message, ())  # type: ignore[arg-type]
+    theta = START
+    for h in range(3):
+        g, g_old = -CURVES * theta + h, -CURVES * old + h
+        direction = 0.25 * g + 0.75 * (u + g - g_old) if u.any() else g
+        theta = theta + 0.1 * direction
+    np.testing.assert_allclose(sent["gradient"], np.tile((theta - START) / 0.3, (2, 1)), rtol=1e-4)
+
+
+def test_fedsvrpg_m_steps_by_the_moves_and_its_agents_sample_as_they_go():
+    problem = small("fedsvrpg-m", "rate=0.5", "steps=2", "beta=0.5")
+    states, seen, logs = rounds(problem, 3)
+    for t, said in enumerate(seen.broadcasts):
+        theta, (u, old) = states[t].theta, states[t].algorithm
+        cohort = LocalCohort(problem, said, np.arange(3), np.zeros(3, bool))
+        g, g_old = cohort.sampled_correction(theta, old)
+        first = g + (0.5 * (u - g_old) if t else 0.0)
+        g, g_old = cohort.sampled_correction(theta + 0.5 * first, old, use=1)  # a policy for each agent
+        mean = (first + g + (0.5 * (u - g_old) if t else 0.0)) / 2
+        np.testing.assert_allclose(seen.replies[t].vectors["gradient"], mean, rtol=1e-3, atol=1e-4)
+        np.testing.assert_allclose(states[t + 1].theta, theta + np.mean(mean, axis=0), rtol=1e-3, atol=1e-4)
+        np.testing.assert_allclose(states[t + 1].algorithm.u, np.mean(mean, axis=0), rtol=1e-3, atol=1e-4)
+        assert logs[t]["batch"] == 2 * said.batch
+
+
+# All of them
+
+
+def attacked(algorithm: str, **settings: Any) -> Problem:
+    """With the default aggregator, and a liar."""
+    given: dict[str, Any] = {"agents": 5, "byzantine": 1, "batch": (3, 5), "aggregator": "compass", "sigma": "auto"}
+    return probes.tiny_problem("sign-flipping", algorithm=algorithm, **given | settings)
+
+
+@pytest.mark.parametrize("name", SUCCESSORS)
+def test_it_goes_on_from_a_checkpoint_to_the_same_bits(name: str, tmp_path: Path):
+    problem = attacked(name, trajectories=40)
+    short = problem._replace(config=dataclasses.replace(problem.config, trajectories=15))
+    whole = train_seeds(problem, [SEED], tmp_path / "whole")[0]
+    parts = train_seeds(short, [SEED], tmp_path / "parts")[0]
+    resumed = train_seeds(problem, [SEED], tmp_path / "parts", resume=True)[0]
+    assert 1 < len(parts.records) < len(resumed.records) == len(whole.records)
+    assert np.isfinite(whole.records.column("gradient_norm")).all()
+    same_run(resumed, whole)
+
+
+class Messages:
+    """A federation of sites whose messages are carried by hand."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem, self.site = problem, Site(problem)
+
+    def ask(self, broadcast: Broadcast, memory: Any) -> Any:
+        config, algorithm = self.problem.config, self.problem.algorithm
+        batches = algorithm.batches
+        got = Gathering(broadcast.round, config, self.problem.policy.size, algorithm.reply, broadcast.batch, batches)
+        for k in range(config.agents):
+            got.take(k, self.site(encode_broadcast(broadcast, k, settings_digest(config))))
+        return got.replies(), memory
+
+    def tell(self, round_: int, outcome: Outcome) -> None:
+        pass
+
+
+@pytest.mark.parametrize("name", SUCCESSORS)
+def test_sites_that_exchange_messages_learn_what_agents_in_one_process_do(name: str):
+    problem = attacked(name)
+    apart, together, server = Messages(problem), Local(problem), Server(problem)
+    far = near = first_state(problem, 1)
+    for _ in range(4):
+        far, theirs = advance(problem, far, apart, server)  # type: ignore[arg-type]
+        near, ours = advance(problem, near, together, server)
+        assert theirs["status"].tolist() == [0] * 5
+        np.testing.assert_allclose(theirs["norms"], ours["norms"], rtol=1e-3)
+        np.testing.assert_allclose(far.theta, near.theta, rtol=1e-3, atol=1e-5)
+        assert theirs["agent_steps"] == ours["agent_steps"]
+
+
+@pytest.fixture
+def compiled() -> Iterator[list[str]]:
+    """The names of what has been compiled in this test so far, in any thread."""
+    names: list[str] = []
+
+    def heard(event: str, seconds: float, **about: Any) -> None:
+        if event == "/jax/core/compile/backend_compile_duration":
+            names.append(about.get("fun_name", "?"))
+
+    monitoring.register_event_duration_secs_listener(heard)
+    yield names
+    monitoring.unregister_event_duration_listener(heard)
+
+
+@pytest.mark.parametrize("name", SUCCESSORS)
+def test_nothing_is_compiled_after_the_first_round(name: str, compiled: list[str]):
+    problem = attacked(name, batch=(2, 9), minibatch=1, discount=0.8 + 0.01 * SUCCESSORS.index(name))
+    federation, server, state = Local(problem, 2), Server(problem), first_state(problem, 0)
+    side_by_side([*server.warm_up(state), *federation.warm_up(state.agents)])
+    assert compiled
+    asked = set()
+    for t in range(14):
+        if t == 1:
+            compiled.clear()
+        state, log = advance(problem, state, federation, server)
+        asked.add(min(width for width in widths(problem) if width * problem.algorithm.batches >= log["batch"]))
+    assert asked == set(widths(problem))
+    assert compiled == []
+
+
+@pytest.mark.parametrize("name", SUCCESSORS)
+def test_a_site_answers_to_a_small_batch_only_if_the_algorithm_has_them(name: str):
+    problem = small(name, batch=(3, 5))
+    vectors = {vector: jnp.zeros(problem.policy.size) for vector in problem.algorithm.broadcast}
+    for batch, good in ((3, True), (5, True), (2, name == "byzpg"), (1, False), (6, False)):
+        message = make_broadcast(jax.random.key(0, impl="threefry2x32"), 1, batch, **vectors)
+        values = encode_broadcast(message, 0, settings_digest(problem.config))
+        check = (values, problem.config, problem.policy.size, problem.algorithm.broadcast)
+        if good:
+            assert decode_broadcast(*check, problem.algorithm.small_batches)[1].batch == batch
+        else:
+            with pytest.raises(MessageError, match=f"a batch of {batch}"):
+                decode_broadcast(*check, problem.algorithm.small_batches)
+
+
+def test_a_small_batch_has_a_width_of_its_own():
+    assert widths(small("byzpg", batch=(4, 8))) == (2, 6, 8)
+    assert widths(small("byzpg", batch=(2, 2))) == (2,)
+    assert widths(small("gpomdp", batch=(4, 8))) == (6, 8)
+    problem = small("byzpg", batch=(4, 8))
+    said = probes.broadcast(problem, batch=2)
+    zero = jnp.zeros(problem.policy.size)
+    said = said._replace(vectors=said.vectors | {"old": said.theta, "v": zero})
+    got, _ = answer(problem, said, first_memory(problem, 3), np.arange(3))
+    wide, _ = answer(problem, said, first_memory(problem, 3), np.arange(3), width=8)
+    np.testing.assert_allclose(got.sent["gradient"], wide.sent["gradient"], rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", SUCCESSORS)
+@pytest.mark.parametrize("preset", [None, "best", "paper", "released"])
+@pytest.mark.parametrize("task", ["CartPole-v1", "HalfCheetah-v5"])
+def test_every_preset_has_settings_for_it(name: str, preset: Any, task: str):
+    config = make_config(task, preset, name)
+    assert (config.inner_law, config.inner_steps, config.none_accepted) == ("fixed", 1, "skip")
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        *(({"algorithm": name, "momentum": 0.9}, "momentum must be 0") for name in SUCCESSORS),
+        *(({"algorithm": name, "inner_steps": 3}, "inner_steps must be 1") for name in SUCCESSORS),
+        ({"algorithm": "byzpg", "minibatch": 13}, "minibatch = 13 is more than the smallest batch, 12"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(settings: dict[str, Any], words: str):
+    with pytest.raises(ConfigError, match=words):
+        make_config(**settings)
+
+
+@pytest.mark.parametrize(
+    ("name", "option"),
+    [
+        *(("byzpg", f"p={p}") for p in (0, 1.5)),
+        ("res-nharpg", "step=0"),
+        ("n-pg-igt", "step=-1"),
+        ("n-pg-igt", "least=0"),
+        ("fedsvrpg-m", "rate=0"),
+        ("fedsvrpg-m", "beta=2"),
+        ("fedsvrpg-m", "steps=0"),
+        ("fedsvrpg-m", "steps=1.5"),
+    ],
+)
+def test_parameters_that_cannot_work_are_refused(name: str, option: str):
+    with pytest.raises(ConfigError, match=option.split("=")[0]):
+        make_algorithm(name, (option,))
