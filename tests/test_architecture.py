@@ -26,7 +26,7 @@ FILES = sorted(SOURCE.rglob("*.py"))
 # The package itself ("fedpg") takes its names from training, so only what comes after that may import it.
 ORDER = (
     *("errors", "machine", "programs", "screen", "child", "columns", "pieces", "config", "presets"),
-*("policies", "trajectories", "values", "tasks", "estimators", "metric", "attacks", "aggregators"),
+    *("policies", "trajectories", "values", "tasks", "estimators", "metric", "attacks", "aggregators"),
     *("problem", "per_agent", "agents", "server", "federation", "algorithms", "assembly"),
     *("storage", "training", "plots", "summary", "experiments", "arena", "play"),
     *("sites", "flower", "serving", "bench", "theory"),

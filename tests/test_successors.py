@@ -23,7 +23,7 @@ from fedpg.federation.site import Site
 from fedpg.machine import cores
 from fedpg.problem import Broadcast, Outcome, Replies, make_broadcast
 from fedpg.programs import side_by_side
-from fedpg.server import Server, stride
+from fedpg.server import Server, _draw_chance, stride
 from fedpg.sites.gathering import Gathering
 from fedpg.training.rounds import advance, first_state
 from fedpg.trajectories import Trajectories
@@ -271,7 +271,7 @@ def test_res_nharpg_remembers_by_its_definition_and_counts_both_batches():
 
 
 def test_fedsvrpg_m_with_one_step_and_no_memory_is_gpomdp():
-    mine, _, _ = rounds(small("fedsvrpg-m", "rate=0.5", "beta=1", "steps=1"), 4)
+    mine, _, _ = rounds(small("fedsvrpg-m", "rate=0.5", "beta=1", "steps=1", "longest=9"), 4)
     plain, _, _ = rounds(small("gpomdp", optimizer="sgd", learning_rate=0.5), 4)
     assert np.abs(plain[-1].theta - plain[0].theta).max() > 0.01
     np.testing.assert_allclose(mine[-1].theta, plain[-1].theta, rtol=1e-5, atol=1e-6)
@@ -279,7 +279,7 @@ def test_fedsvrpg_m_with_one_step_and_no_memory_is_gpomdp():
 
 @pytest.mark.parametrize("u", [jnp.zeros(4), jnp.array([1.0, 2.0, -1.0, 0.5])], ids=["first", "later"])
 def test_agents_of_fedsvrpg_m_send_their_moves_per_step(u: Array):
-    agent = make_algorithm("fedsvrpg-m", ("rate=0.1", "beta=0.25", "steps=3")).agent
+    agent = make_algorithm("fedsvrpg-m", ("rate=0.1", "beta=0.25", "steps=3", "longest=9")).agent
     old = START + 0.5
     message = make_broadcast(jax.random.key(0), 2, 3, theta=START, old=old, u=u)
     sent, _ = agent.answer(Parabola(), message, ())  # type: ignore[arg-type]
@@ -291,8 +291,27 @@ def test_agents_of_fedsvrpg_m_send_their_moves_per_step(u: Array):
     np.testing.assert_allclose(sent["gradient"], np.tile((theta - START) / 0.3, (2, 1)), rtol=1e-4)
 
 
+def test_agents_of_fedsvrpg_m_take_no_step_that_is_too_long_and_none_that_is_not_finite():
+    went: list[Array] = []
+
+    class Astray(Parabola):
+        """The first of two agents has a gradient that is too long, the second one that is none."""
+
+        def sampled_correction(self, theta: Array, old: Array, use: int = 0) -> tuple[Array, Array]:
+            went.append(jnp.broadcast_to(theta, (2, 4)))
+            g = jnp.array([[30.0, 0, -40, 0], [1, jnp.nan, 1, 1]])
+            return g, g
+
+    agent = make_algorithm("fedsvrpg-m", ("rate=0.1", "steps=2", "longest=0.5")).agent
+    message = make_broadcast(jax.random.key(0), 1, 3, theta=START, old=START, u=jnp.zeros(4))
+    sent, _ = agent.answer(Astray(), message, ())  # type: ignore[arg-type]
+    np.testing.assert_allclose(went[1], [START + jnp.array([0.3, 0, -0.4, 0]), START], rtol=1e-6)
+    np.testing.assert_allclose(sent["gradient"][0], [3, 0, -4, 0], rtol=1e-6)
+    assert not np.isfinite(sent["gradient"][1]).all()  # which the border check turns away
+
+
 def test_fedsvrpg_m_steps_by_the_moves_and_its_agents_sample_as_they_go():
-    problem = small("fedsvrpg-m", "rate=0.5", "steps=2", "beta=0.5")
+    problem = small("fedsvrpg-m", "rate=0.5", "steps=2", "beta=0.5", "longest=9")
     states, seen, logs = rounds(problem, 3)
     for t, said in enumerate(seen.broadcasts):
         theta, (u, old) = states[t].theta, states[t].algorithm
@@ -334,6 +353,7 @@ def compiled() -> Iterator[list[str]]:
 @pytest.mark.parametrize("name", SUCCESSORS)
 def test_nothing_is_compiled_after_the_first_round(name: str, compiled: list[str]):
     problem = attacked(name)
+    _draw_chance.clear_cache()  # which no setting changes: another test may have compiled it
     federation, server, state = Local(problem, cores()), Server(problem), first_state(problem, 0)
     side_by_side([*server.warm_up(state), *federation.warm_up(state.agents)])
     jax.jit(lambda x: x + 1)(state.theta)
@@ -451,6 +471,7 @@ def test_settings_that_cannot_work_are_refused(settings: dict[str, Any], words: 
         ("n-pg-igt", "least=0"),
         ("fedsvrpg-m", "rate=0"),
         ("fedsvrpg-m", "beta=2"),
+        ("fedsvrpg-m", "longest=0"),
         ("fedsvrpg-m", "steps=0"),
         ("fedsvrpg-m", "steps=1.5"),
     ],

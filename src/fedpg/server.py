@@ -94,6 +94,7 @@ class Server:
                 self._roll(theta, broadcast, 0, p.config.minibatch, then, (theta, theta, theta), wanted=False)
             self.ascend(theta, state.optimizer, theta)
             self.draw_batch(state.key, 1)
+            self.draw_chance(state.key, 1)
             self.draw_inner_steps(broadcast)
 
         def aggregation() -> None:

@@ -40,11 +40,15 @@ class Common(NamedTuple):
     old: Array  # theta_{r-1}, where it began
 
 
-def fedsvrpg_m(rate: float = 0.1, beta: float = 0.2, steps: int = 2) -> Algorithm:
-    """FedSVRPG-M, with H = `steps` steps at every agent of the size `rate`, and the weight `beta` on new gradients."""
+def fedsvrpg_m(rate: float = 0.1, beta: float = 0.2, steps: int = 2, longest: float = 0.5) -> Algorithm:
+    """FedSVRPG-M, with H = `steps` steps at every agent of the size `rate`, and the weight `beta` on new gradients.
+
+    No step is longer than `longest`: the gradients of some tasks are so large that a rate for all of them is none.
+    """
     require(rate > 0, f"fedsvrpg-m: rate must be more than 0, not {rate:g}")
     require(0 <= beta <= 1, f"fedsvrpg-m: beta must be from 0 to 1, not {beta:g}")
     require(steps >= 1, f"fedsvrpg-m: steps must be 1 or more, not {steps}")
+    require(longest > 0, f"fedsvrpg-m: longest must be more than 0, not {longest:g}")
 
     def answer(cohort: Cohort, broadcast: Broadcast, memory: Memory) -> tuple[dict[str, Array], Memory]:
         """The mean direction of the local steps, from [D] for all agents to [K, D] with a row for each."""
@@ -52,7 +56,8 @@ def fedsvrpg_m(rate: float = 0.1, beta: float = 0.2, steps: int = 2) -> Algorith
         total = jnp.zeros(())
         for h in range(steps):
             g, g_old = cohort.sampled_correction(theta, old, use=h)
-            theta, total = _local_step(theta, total, u, g, g_old, beta, rate)
+            direction = _direction(u, g, g_old, beta, longest / rate)
+            theta, total = _moved(theta, rate, direction), total + direction
         return {"gradient": total / steps}, memory
 
     def one_round(problem: Problem, state: State, federation: Federation, server: Server) -> tuple[State, Outcome]:
@@ -73,9 +78,15 @@ def fedsvrpg_m(rate: float = 0.1, beta: float = 0.2, steps: int = 2) -> Algorith
 
 
 @jax.jit
-def _local_step(
-    theta: Array, total: Array, u: Array, g: Array, g_old: Array, beta: float, rate: float
-) -> tuple[Array, Array]:
-    """(theta_{i,h+1} [K, D], the sum of the directions so far [K, D]); as long as there is no u, along g alone."""
+def _direction(u: Array, g: Array, g_old: Array, beta: float, longest: float) -> Array:
+    """u_{i,h} [K, D], cut down to the longest; as long as there is no u_r, g alone."""
     direction = g + jnp.where(jnp.any(u != 0), (1 - beta) * (u - g_old), 0.0)
-    return theta + rate * direction, total + direction
+    length = jnp.linalg.norm(direction, axis=1, keepdims=True)
+    return direction * jnp.minimum(1.0, longest / jnp.where(length > 0, length, 1.0))
+
+
+@jax.jit
+def _moved(theta: Array, rate: float, direction: Array) -> Array:
+    """theta_{i,h+1} [K, D]. Who has no finite direction stays, so that nobody acts by it; its message says the rest."""
+    finite = jnp.all(jnp.isfinite(direction), axis=1, keepdims=True)
+    return theta + jnp.where(finite, rate * direction, 0.0)

@@ -30,7 +30,7 @@ class Transported(NamedTuple):
     old: Array  # theta_{t-1}
 
 
-def n_pg_igt(step: float = 0.1, least: float = 0.1) -> Algorithm:
+def n_pg_igt(step: float = 0.05, least: float = 0.3) -> Algorithm:
     """N-PG-IGT, with steps of the length `step` and eta at `least` so much."""
     require(step > 0, f"n-pg-igt: step must be more than 0, not {step:g}")
     require(0 < least <= 1, f"n-pg-igt: least must be more than 0, and 1 at the most, not {least:g}")

@@ -44,7 +44,7 @@ def _carried(d: Array, turn: Array, g: Array, eta: float) -> Array:
     return (1 - eta) * (d + turn) + eta * g
 
 
-def res_nharpg(step: float = 0.1) -> Algorithm:
+def res_nharpg(step: float = 0.15) -> Algorithm:
     """Res-NHARPG, with steps of the length `step`."""
     require(step > 0, f"res-nharpg: step must be more than 0, not {step:g}")
 
