@@ -26,7 +26,7 @@ class Config:
     preset: PresetName = "paper"
     """Where the defaults come from: `best` (natural steps), `paper` (its text), `released` (what made its figures)."""
     algorithm: str = "fedpg-br"
-    """`natural` (natural steps), the paper's `fedpg-br` (Algorithm 1), `svrpg` (Algorithm 5) and `gpomdp` (Algorithm 4),
+    """`natural` (natural steps), the paper's `fedpg-br` (Algorithm 1), `svrpg` (Algorithm 5), `gpomdp` (Algorithm 4),
     their successors `byzpg`, `res-nharpg`, `n-pg-igt` and `fedsvrpg-m` (docs/successors.md), or your own
     `package.module:object`."""
     algorithm_options: tuple[str, ...] = ()

@@ -14,6 +14,7 @@ TASKS = (CARTPOLE, LANDER, CHEETAH)
 ORANGE, GREEN, SKY, BLUE, RED, PURPLE, GREY = (
     *("#E69F00", "#009E73", "#56B4E9", "#0072B2", "#D55E00", "#AA4499", "#6b7280"),
 )
+BROWN, OLIVE, PINK = "#8C510A", "#999933", "#CC79A7"
 
 
 @dataclass(frozen=True)

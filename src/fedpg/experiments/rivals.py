@@ -4,11 +4,15 @@ from typing import Any
 
 from fedpg.experiments.panels import (
     BLUE,
+    BROWN,
     CARTPOLE,
     CHEETAH,
+    GREEN,
     GREY,
     LANDER,
+    OLIVE,
     ORANGE,
+    PINK,
     PURPLE,
     RED,
     SKY,
@@ -24,6 +28,10 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "natural steps, compass": (BLUE, {"preset": "best"}),
     "FedPG-BR, as in the figures": (RED, {}),
     "FedPG-BR, compass": (ORANGE, {"aggregator": "compass", "sigma": "auto"}),
+    "ByzPG": (GREEN, {"preset": "best", "algorithm": "byzpg", "aggregator": "geometric-median"}),
+    "Res-NHARPG": (BROWN, {"preset": "best", "algorithm": "res-nharpg"}),
+    "N-PG-IGT": (OLIVE, {"preset": "best", "algorithm": "n-pg-igt"}),
+    "FedSVRPG-M": (PINK, {"preset": "best", "algorithm": "fedsvrpg-m"}),
 }
 REFERENCES: dict[str, tuple[str, dict[str, Any]]] = {
     "natural steps, the server alone": (GREY, {"preset": "best", "aggregator": "server"}),
