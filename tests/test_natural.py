@@ -1,5 +1,6 @@
 """Natural steps: the Fisher matrix and its inverse against exact ones, and the rule for the length of a step."""
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,11 @@ from fedpg.algorithms.natural import FASTER, LONGER, LONGEST, SHORTER, SHORTEST,
 from fedpg.metric import damped, fisher_at, fisher_of, solve
 from fedpg.policies import Policy
 from fedpg.policies.mlp import categorical_mlp, gaussian_mlp
+from fedpg.problem import make_broadcast
+from fedpg.server import Server
 from fedpg.theory.mdp import best_return, chain, exact_gradient, exact_return, occupancy
 from fedpg.training import train_seeds
+from fedpg.training.rounds import first_state
 from tiny import TINY
 
 NATURAL: dict[str, Any] = {k: v for k, v in TINY.items() if k not in ("algorithm", "minibatch")}
@@ -104,7 +108,7 @@ def test_the_first_step_has_the_divergence_that_it_should(name: str, kl: float):
     policy = POLICIES[name]
     theta = policy.init(jax.random.key(1))
     mu = fisher_at(policy, theta, OBSERVATIONS)(jax.random.normal(jax.random.key(2), theta.shape))  # as gradients are
-    after, stride = step(policy, 0.35, theta, mu, Own(gradient=mu, states=OBSERVATIONS), start(policy.size, kl))
+    after, stride = step(policy, 0.35, theta, mu, Own(check=mu, states=OBSERVATIONS), start(policy.size, kl))
     found = jnp.mean(policy.kl(policy.unravel(theta), policy.unravel(after), OBSERVATIONS))
     assert float(found) == pytest.approx(kl, rel=0.3)
     assert float(stride.slope) > 0
@@ -121,7 +125,7 @@ def test_exact_steps_climb_an_enumerated_task_to_its_top():
         visited = np.asarray(occupancy(mdp, table).mean(axis=0), float)
         states = jnp.asarray(rng.choice(mdp.states, 512, p=visited / visited.sum()), jnp.int32)[None]
         mu = exact_gradient(mdp, table).ravel()
-        theta, stride = step(mdp.policy, 0.35, theta, mu, Own(gradient=mu, states=states), stride)
+        theta, stride = step(mdp.policy, 0.35, theta, mu, Own(check=mu, states=states), stride)
         returns.append(float(exact_return(mdp, theta.reshape(mdp.states, mdp.actions))))
     assert (np.diff(returns) > 0).all()
     assert returns[-1] > 0.98 * float(best_return(mdp))
@@ -133,7 +137,7 @@ def test_a_vector_that_no_gradient_could_be_moves_the_policy_no_further(name: st
     """Some directions leave the policy as it is, and gradients have no part in them; a lie may."""
     policy = POLICIES[name]
     theta, mu = policy.init(jax.random.key(1)), scale * jax.random.normal(jax.random.key(2), (policy.size,))
-    after, _ = step(policy, 0.35, theta, mu, Own(gradient=mu, states=OBSERVATIONS), start(policy.size))
+    after, _ = step(policy, 0.35, theta, mu, Own(check=mu, states=OBSERVATIONS), start(policy.size))
     found = jnp.mean(policy.kl(policy.unravel(theta), policy.unravel(after), OBSERVATIONS))
     assert 0 < float(found) < 0.05
 
@@ -157,7 +161,7 @@ def test_lengths_stay_within_their_bounds_whatever_the_slopes(left: float, kl: f
 def repeated(policy: Policy, mu: Callable[[int], Array], own: Callable[[int], Array], rounds: int) -> list[Stride]:
     theta, stride, strides = policy.init(jax.random.key(1)), start(policy.size), []
     for t in range(rounds):
-        theta, stride = step(policy, 0.35, theta, mu(t), Own(gradient=own(t), states=OBSERVATIONS), stride)
+        theta, stride = step(policy, 0.35, theta, mu(t), Own(check=own(t), states=OBSERVATIONS), stride)
         strides.append(stride)
     return strides
 
@@ -200,9 +204,60 @@ def test_a_vanishing_aggregate_is_not_blown_up_to_full_length():
 def test_nothing_moves_without_a_gradient():
     policy = POLICIES["gaussian, released"]
     theta, nothing = policy.init(jax.random.key(1)), jnp.zeros(policy.size)
-    after, stride = step(policy, 0.35, theta, nothing, Own(gradient=nothing, states=OBSERVATIONS), start(policy.size))
+    after, stride = step(policy, 0.35, theta, nothing, Own(check=nothing, states=OBSERVATIONS), start(policy.size))
     np.testing.assert_array_equal(after, theta)
     assert all(np.isfinite(np.asarray(leaf)).all() for leaf in stride)
+
+
+def test_a_fault_of_the_server_in_one_round_is_not_remembered():
+    policy = POLICIES["categorical"]
+    theta, mu = policy.init(jax.random.key(1)), jax.random.normal(jax.random.key(0), (policy.size,))
+    for own in (Own(check=mu.at[0].set(jnp.nan), states=OBSERVATIONS), Own(check=mu, states=OBSERVATIONS * jnp.nan)):
+        after, stride = step(policy, 0.35, theta, mu, own, start(policy.size))
+        np.testing.assert_array_equal(after, theta)
+        assert float(stride.trust) == 1.0
+
+
+def test_a_moment_of_doubt_is_over_when_the_server_sees_the_slope_again():
+    policy = POLICIES["categorical"]
+    mu = jax.random.normal(jax.random.key(0), (policy.size,))
+    doubted = Stride(jnp.zeros_like(mu), jnp.zeros(()), jnp.asarray(0.02), jnp.asarray(0.0), jnp.asarray(-0.249))
+    theta, own = policy.init(jax.random.key(1)), Own(check=mu, states=OBSERVATIONS)
+    moved = []
+    for _ in range(6):
+        theta, doubted = step(policy, 0.35, theta, mu, own, doubted)
+        moved.append(float(jnp.linalg.norm(doubted.move)))
+    assert moved[0] < 0.05 * moved[-1]
+    assert moved[2] > 0.1 * moved[-1]
+
+
+def test_one_very_large_aggregate_does_not_stop_the_steps_after_it():
+    policy = POLICIES["categorical"]
+    mu = jax.random.normal(jax.random.key(0), (policy.size,))
+
+    def jumping(t: int) -> Array:
+        return 1e30 * mu if t == 3 else mu
+
+    moved = [float(jnp.linalg.norm(stride.move)) for stride in repeated(policy, jumping, jumping, 8)]
+    assert max(moved[4:]) > 0.1 * moved[2]
+
+
+def test_rounds_without_a_gradient_are_no_reason_for_doubt():
+    policy = POLICIES["categorical"]
+    nothing = jnp.zeros(policy.size)
+    assert float(repeated(policy, lambda t: nothing, lambda t: nothing, 5)[-1].trust) == pytest.approx(1.0)
+
+
+def test_what_checks_a_step_has_not_been_seen_by_the_aggregator():
+    """The server's own trajectories are two halves: the gradient of one for the aggregator, of the other for us."""
+    problem = tiny_natural()
+    server, state = Server(problem), first_state(problem, 0)
+    broadcast = make_broadcast(state.key, 1, problem.config.batch[1], theta=state.theta)
+    own = server.contribution(broadcast)
+    mine = server.sample(state.theta, broadcast, 0, server.own_count)
+    half = server.own_count // 2
+    for found, part in ((own.gradient, mine.take(0, half)), (own.check, mine.take(half, half))):
+        np.testing.assert_allclose(found, server.gradient(state.theta, part), rtol=1e-3, atol=1e-5)
 
 
 # --- the algorithm
@@ -249,7 +304,19 @@ def test_options_that_cannot_work_are_refused(options: tuple[str, ...], words: s
         tiny_natural(algorithm_options=options)
 
 
+def test_agents_that_send_averages_are_refused():
+    """An average of slopes says nothing about the end of the last step."""
+    with pytest.raises(ConfigError, match="momentum must be 0"):
+        tiny_natural(momentum=0.9)
+
+
+def test_a_policy_without_a_divergence_is_refused_with_what_to_do():
+    policy = dataclasses.replace(POLICIES["categorical"], kl=None)
+    with pytest.raises(ConfigError, match="this policy has none"):
+        fisher_at(policy, policy.init(jax.random.key(0)), OBSERVATIONS)
+
+
 def test_its_settings_are_options_of_the_algorithm():
-    assert natural(kl=0.05).needs == ("gradient", "states", "scores")
+    assert natural(kl=0.05).needs == ("check", "states", "scores")
     (run,) = train_seeds(tiny_natural(algorithm_options=("kl=0.001", "keep=0.5"), trajectories=10), [0])
     assert run.finished

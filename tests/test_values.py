@@ -65,8 +65,12 @@ def by_hand(episodes: Trajectories, gamma: float, trace: float) -> np.ndarray:
                 squares = squares + features[t] ** 2
         w = np.zeros(2 * FEATURES + 1)
         if np.any(squares):
-            w = np.linalg.solve(matrix + RIDGE * np.diag(squares), target)
+            ridge = np.where(np.arange(len(w)) > 0, RIDGE + len(w) / squares[0], RIDGE)
+            w = np.linalg.solve(matrix + np.diag(ridge * squares), target)
+        most = max(np.abs(r).max(initial=0.0) for i, r in enumerate(rewards) if i != e or len(lengths) == 1)
+        most = most / (1 - gamma)
         values = [*(phi(seen[e]) @ w), 0.0 if ended[e] else phi(np.asarray(episodes.last, float)[:, e]) @ w]
+        values = np.clip(values, -most, most)
         surprise = [rewards[e][t] + gamma * values[t + 1] - values[t] for t in range(n)]
         for t in range(n):
             out[t, e] = sum((gamma * trace) ** (h - t) * surprise[h] for h in range(t, n))
@@ -110,6 +114,20 @@ def test_an_episode_that_was_cut_off_goes_on_and_one_that_ended_does_not():
     ended = np.asarray(advantages(episodes._replace(terminated=jnp.ones(24, bool)), gamma, 1.0))
     # If they ended, it would matter how near the end is, and V does not know that. (The rest is the ridge's doing.)
     assert np.abs(cut).mean() < 0.3 * np.abs(ended).mean()
+
+
+def test_what_lies_beyond_an_episode_that_ended_does_not_matter():
+    ended = some_episodes((6, 4, 5))._replace(terminated=jnp.ones(3, bool))
+    unknown = ended._replace(last=jnp.full_like(ended.last, jnp.nan))
+    np.testing.assert_array_equal(advantages(ended, 0.9, 0.9), advantages(unknown, 0.9, 0.9))
+
+
+def test_no_value_exceeds_what_rewards_can_add_up_to():
+    """Short episodes that were all cut off say little about what comes after: a fit to them may be absurd."""
+    for seed in range(20):
+        cut = some_episodes((1, 2, 1, 2, 1), seed)._replace(terminated=jnp.zeros(5, bool))
+        most = float(jnp.abs(cut.rewards).max()) * (1 + 2 * 10 * 1.9)
+        assert float(jnp.abs(advantages(cut, 0.9, 0.9)).max()) <= most
 
 
 def test_small_systems_are_solved():

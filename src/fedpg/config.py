@@ -196,7 +196,7 @@ def validate(config: Config) -> Config:
             f"estimator {c.estimator!r} has a baseline of its own: set baseline to 'none'",
         ),
         (
-            c.algorithm not in SUCCESSORS or c.momentum == 0,
+            c.algorithm not in ("natural", *SUCCESSORS) or c.momentum == 0,
             f"algorithm {c.algorithm!r} remembers the rounds before in its own way: momentum must be 0",
         ),
         (0 <= c.trace <= 1, f"trace must be from 0 to 1, not {c.trace}"),

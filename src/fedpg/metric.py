@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from fedpg.errors import ConfigError
 from fedpg.policies import Policy
 
 DAMPING = 0.01
@@ -23,6 +24,11 @@ Fisher = Callable[[Array], Array]
 
 def divergence(policy: Policy, theta: Array, other: Array, observations: Array) -> Array:
     """KL(pi_theta, pi_other), the mean over observations [F, n]."""
+    if policy.kl is None:
+        raise ConfigError(
+            "natural steps need the divergence of two policies, Policy.kl, and this policy has none: add it, make the "
+            "policy by from_logits or from_gaussian, or choose another algorithm (fedpg-br)"
+        )
     return jnp.mean(policy.kl(policy.unravel(theta), policy.unravel(other), observations))
 
 

@@ -190,6 +190,8 @@ def defaults(
         values |= {"trajectories": values["trajectories"] // 5}  # that is enough
     if overrides.get("agents", Config.agents) == 1 and (not chosen or preset == "best"):
         values |= {"aggregator": "mean"}  # there is nobody to be compared with
+    if overrides.get("estimator") in ("standardised", "advantage"):
+        values |= {"baseline": "none"}  # they have their own
     if algorithm in ("svrpg", "gpomdp"):
         # The table gives these one batch size, the middle of FedPG-BR's range, and no filter.
         low, high = values.get("batch", Config.batch)

@@ -155,7 +155,7 @@ class Server:
     def own_count(self) -> int:
         """Trajectories of its own from which it contributes: as many as an agent's, where the algorithm needs them."""
         c = self.problem.config
-        return c.batch[1] if self.problem.algorithm.needs else max(c.minibatch, FEWEST)
+        return max(c.batch[1], 2) if self.problem.algorithm.needs else max(c.minibatch, FEWEST)
 
     def gradient(self, theta: Array, trajectories: Trajectories) -> Array:
         """Its own estimate of grad J(theta).  [D]"""
@@ -208,8 +208,13 @@ class Contribution:
     def __call__(self, mine: Trajectories, theta: Array) -> Own:
         policy, estimator, needs = self.policy, self.estimator, self.needs
         params = policy.unravel(theta)
+        first, second = mine, mine
+        if "check" in needs:  # one half for the aggregator, the other for who wants to check what came of it
+            half = mine.lengths.shape[0] // 2
+            first, second = mine.take(0, half), mine.take(half, half)
         return Own(
-            gradient=gradient(estimator, policy, params, mine) if "gradient" in needs else None,
+            gradient=gradient(estimator, policy, params, first) if "gradient" in needs else None,
+            check=gradient(estimator, policy, params, second) if "check" in needs else None,
             influences=influences(estimator, policy, params, mine) if "influences" in needs else None,
             scores=scores(policy, params, mine, SCORES) if "scores" in needs else None,
             states=mine.some_steps(STATES)[0] if "states" in needs else None,

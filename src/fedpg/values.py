@@ -23,8 +23,8 @@ def advantages(trajectories: Trajectories, gamma: float, trace: float) -> Array:
     """
     mask, lengths = trajectories.mask, trajectories.lengths  # [T, B], [B]
     phi = jnp.where(mask, _features(jnp.where(mask, trajectories.side_by_side, 0.0)), 0.0)  # [p, T, B]
-    phi_last = _features(trajectories.last)  # [p, B]
     cut_off = (~trajectories.terminated) & (lengths > 0)
+    phi_last = jnp.where(cut_off, _features(jnp.where(cut_off, trajectories.last, 0.0)), 0.0)  # [p, B]
     tail = jnp.where(mask & cut_off, gamma ** (lengths - jnp.arange(mask.shape[0])[:, None]), 0.0)  # [T, B]
     returns = jnp.where(mask, reward_to_go(trajectories.rewards, gamma), 0.0)
 
@@ -32,9 +32,10 @@ def advantages(trajectories: Trajectories, gamma: float, trace: float) -> Array:
     matrix = square - jnp.einsum("ptb,tb->bp", phi, tail)[:, :, None] * phi_last.T[:, None, :]  # [B, p, p]
     target = jnp.einsum("ptb,tb->bp", phi, returns)
     w = _fit(*(jnp.sum(x, axis=0) - x for x in (jnp.diagonal(square, axis1=1, axis2=2), matrix, target)))  # [B, p]
+    most = _most(trajectories.rewards, gamma)  # [B]
 
-    value = jnp.einsum("ptb,bp->tb", phi, w)
-    after = jnp.where(cut_off, jnp.einsum("pb,bp->b", phi_last, w), 0.0)
+    value = jnp.clip(jnp.einsum("ptb,bp->tb", phi, w), -most, most)
+    after = jnp.clip(jnp.einsum("pb,bp->b", phi_last, w), -most, most)
     ends = jnp.arange(mask.shape[0])[:, None] == lengths - 1
     following = jnp.where(ends, after, jnp.roll(value, -1, axis=0))
     surprise = jnp.where(mask, trajectories.rewards + gamma * following - value, 0.0)
@@ -47,17 +48,31 @@ def _features(observations: Array) -> Array:
 
 
 def _fit(squares: Array, matrices: Array, targets: Array) -> Array:
-    """w of (M + ridge) w = y, whatever the units of the features; 0 where there is nothing to fit to.  [B, p]"""
+    """w of (M + ridge) w = y, whatever the units of the features; 0 where there is nothing to fit to.  [B, p]
+
+    With few steps the ridge on all features but the constant is larger, and V goes to the mean return of the others.
+    """
+    features, steps = squares.shape[1], squares[:, :1]  # the squares of the constant are the steps
     size = jnp.sqrt(jnp.where(squares > 0, squares, 1.0))
-    scaled = matrices / size[:, :, None] / size[:, None] + RIDGE * jnp.eye(size.shape[1])
+    ridge = RIDGE + jnp.where(jnp.arange(features) > 0, features / jnp.maximum(steps, 1.0), 0.0)  # [B, p]
+    scaled = matrices / size[:, :, None] / size[:, None] + ridge[:, :, None] * jnp.eye(features)
     w = solve(scaled, targets / size) / size
     return jnp.where(jnp.all(jnp.isfinite(w), axis=1, keepdims=True), w, 0.0)
 
 
-def solve(matrices: Array, targets: Array) -> Array:
-    """x of M x = y for many small M whose symmetric part is positive, by Gauss and Jordan.  [B, p, p], [B, p] -> [B, p]
+def _most(rewards: Array, gamma: float) -> Array:
+    """What no return can exceed, by the largest reward of all other episodes: fits to few short ones may.  [B]"""
+    largest = jnp.max(jnp.abs(rewards), axis=0)
+    others = jnp.where(jnp.arange(len(largest)) == jnp.argmax(largest), jnp.sort(largest)[-2:][0], jnp.max(largest))
+    return others * (1 / (1 - gamma) if gamma < 1 else rewards.shape[0])
 
-    (LAPACK's routines for batches may wait for each other for ever when two threads of a process call them.)
+
+def solve(matrices: Array, targets: Array) -> Array:
+    """x of M x = y for many small M, by Gauss and Jordan without a choice of pivots.  [B, p, p], [B, p] -> [B, p]
+
+    That is exact where the symmetric part of M is positive, as it is but for a few short episodes that were cut off;
+    there values are cut down to what is possible. (LAPACK's routines for batches may wait for each other for ever when
+    two threads of a process call them.)
     """
     size = targets.shape[1]
 

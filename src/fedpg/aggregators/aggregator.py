@@ -39,6 +39,7 @@ class Own(NamedTuple):
     influences: Array | None = None  # [n, D]: how far each of its n trajectories pulls that estimate
     scores: Array | None = None  # [n, D]: grad log pi at n of its steps; J^T J / n is the Fisher matrix.
     # They are there where steps are natural ones: an aggregator may then judge in the metric of the step.
+    check: Array | None = None  # [D]: a second estimate, from trajectories that `gradient` has not seen
     states: Array | None = None  # [F, n]: observations at n of its steps
 
 

@@ -11,6 +11,7 @@ H. Wang et al., "Momentum for the win: collaborative federated reinforcement lea
 environments", ICML 2024.
 """
 
+import math
 from typing import NamedTuple
 
 import jax
@@ -45,7 +46,7 @@ def fedsvrpg_m(rate: float = 0.1, beta: float = 0.2, steps: int = 2, longest: fl
 
     No step is longer than `longest`: the gradients of some tasks are so large that a rate for all of them is none.
     """
-    require(rate > 0, f"fedsvrpg-m: rate must be more than 0, not {rate:g}")
+    require(0 < rate < math.inf, f"fedsvrpg-m: rate must be a number more than 0, not {rate:g}")
     require(0 <= beta <= 1, f"fedsvrpg-m: beta must be from 0 to 1, not {beta:g}")
     require(steps >= 1, f"fedsvrpg-m: steps must be 1 or more, not {steps}")
     require(longest > 0, f"fedsvrpg-m: longest must be more than 0, not {longest:g}")

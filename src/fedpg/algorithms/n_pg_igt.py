@@ -11,6 +11,7 @@ I. Fatkhullin et al., "Stochastic policy gradient methods: improved sample compl
 policies", ICML 2023.
 """
 
+import math
 from typing import NamedTuple
 
 import jax
@@ -32,7 +33,7 @@ class Transported(NamedTuple):
 
 def n_pg_igt(step: float = 0.05, least: float = 0.3) -> Algorithm:
     """N-PG-IGT, with steps of the length `step` and eta at `least` so much."""
-    require(step > 0, f"n-pg-igt: step must be more than 0, not {step:g}")
+    require(0 < step < math.inf, f"n-pg-igt: step must be a number more than 0, not {step:g}")
     require(0 < least <= 1, f"n-pg-igt: least must be more than 0, and 1 at the most, not {least:g}")
 
     def one_round(problem: Problem, state: State, federation: Federation, server: Server) -> tuple[State, Outcome]:

@@ -24,8 +24,8 @@ SHORTEST, LONGEST = 1e-6, 0.1
 """Of all steps, as KL divergences."""
 GAIN, SHORTER, LONGER = 1.5, 0.25, 2.0
 """How fast divergences follow the slopes, and by which factors they change from step to step at the most."""
-FASTER = 1.5
-"""The rate, move per slope, grows by this factor from step to step at the most."""
+FASTER, SLOWER = 1.5, 4.0
+"""The rate, the length of a move over that of mu, grows and falls by these factors from step to step at the most."""
 TOO_FAR = 1.5
 """A step whose divergence is so many times that of the quadratic model is halved until it is not."""
 DOUBT = 0.2
@@ -38,8 +38,8 @@ class Stride(NamedTuple):
     move: Array  # [D]: the last one
     slope: Array  # mu . move at its beginning
     kl: Array  # the divergence that its length was chosen by
-    rate: Array  # move = rate F^-1 mu; 0 before the first
-    trust: Array  # how much of the promised slopes the server has found in its own trajectories; 1 is all
+    rate: Array  # its length over |mu|, had it been trusted; 0 before the first
+    trust: Array  # how much of the promised slopes the server has found in trajectories of its own; 1 is all
 
 
 def natural(kl: float = 0.02, keep: float = 0.35) -> Algorithm:
@@ -53,7 +53,7 @@ def natural(kl: float = 0.02, keep: float = 0.35) -> Algorithm:
         replies, agents = federation.ask(broadcast, state.agents)  # each agent samples B trajectories, and sends g_k
         verdict, aggregator = server.aggregate(state.aggregator, replies, broadcast)  # mu
         if verdict.somebody:
-            own = server.contribution(broadcast)  # g_0 and F, from as many trajectories as an agent's
+            own = server.contribution(broadcast)  # F and a check, from as many trajectories as an agent's
             theta, stride = step(problem.policy, keep, theta, verdict.gradient, own, stride)
         outcome = Outcome(replies, verdict, 1, int(verdict.somebody), own=server.own_count)
         return state._replace(theta=theta, aggregator=aggregator, agents=agents, algorithm=stride), outcome
@@ -64,32 +64,36 @@ def natural(kl: float = 0.02, keep: float = 0.35) -> Algorithm:
     def warm_up(problem: Problem, state: State, own: Own) -> None:
         step(problem.policy, keep, state.theta, state.theta, own, state.algorithm)
 
-    needs = ("gradient", "states", "scores")  # the scores are for aggregators: they may judge in the metric of the step
+    needs = ("check", "states", "scores")  # the scores are for aggregators: they may judge in the metric of the step
     return Algorithm(one_round, GRADIENT, init=first, needs=needs, warm_up=warm_up)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def step(policy: Policy, keep: float, theta: Array, mu: Array, own: Own, last: Stride) -> tuple[Array, Stride]:
     """(theta after the step, what to remember of it)."""
-    states, seen = own.states, own.gradient
+    states, check = own.states, own.check
     assert states is not None
-    assert seen is not None
+    assert check is not None
     matrix = damped(fisher_at(policy, theta, states), mu)
     unit, length = unit_of(mu)
     d = solve(matrix, unit)  # F^-1 mu / |mu|
     bend = d @ matrix(d)  # with the damping: it also holds moves that the policy does not feel, so near to theta
     kl = next_kl(last, mu, keep)
-    trust = (1 - DOUBT) * last.trust + DOUBT * jnp.clip(_share(seen @ d, mu @ d), -1.0, 2.0)
-    believed = kl * jnp.clip(trust, 0.0, 1.0) ** 2
-    far = jnp.sqrt(_share(2 * believed, bend))  # the divergence of a move r d is r^2 d . F d / 2, nearly
+    far = jnp.sqrt(_share(2 * kl, bend))  # the divergence of a move r d is r^2 d . F d / 2, nearly
     far = jnp.where(last.rate > 0, jnp.minimum(far, FASTER * last.rate * length), far)
 
     def too_far(far: Array) -> Array:
-        return (divergence(policy, theta, theta + far * d, states) > TOO_FAR * believed) & (far > 0)
+        return (divergence(policy, theta, theta + far * d, states) > TOO_FAR * kl) & (far > 0)
 
     far = jax.lax.while_loop(too_far, lambda far: far / 2, far)
-    move = far * d
-    return theta + move, Stride(move, mu @ move, kl, jnp.where(far > 0, _share(far, length), last.rate), trust)
+    rate = jnp.where(far > 0, jnp.maximum(_share(far, length), last.rate / SLOWER), last.rate)
+    promised = mu @ d
+    confirmed = jnp.where(promised > 0, jnp.clip(_share(check @ d, promised), -1.0, 2.0), last.trust)
+    trust = (1 - DOUBT) * last.trust + DOUBT * confirmed
+    move = jnp.clip(trust, 0.0, 1.0) * far * d
+    after = theta + move, Stride(move, mu @ move, kl, rate, trust)
+    sound = jnp.all(jnp.isfinite(after[0])) & jnp.isfinite(trust)  # a fault of one round must not be remembered
+    return jax.tree.map(lambda new, old: jnp.where(sound, new, old), after, (theta, last))
 
 
 def next_kl(last: Stride, mu: Array, keep: float) -> Array:

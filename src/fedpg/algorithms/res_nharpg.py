@@ -11,6 +11,8 @@ I. Fatkhullin et al., "Stochastic policy gradient methods: improved sample compl
 policies", ICML 2023.
 """
 
+import math
+
 import jax
 import jax.numpy as jnp
 from jax import Array
@@ -46,7 +48,7 @@ def _carried(d: Array, turn: Array, g: Array, eta: float) -> Array:
 
 def res_nharpg(step: float = 0.15) -> Algorithm:
     """Res-NHARPG, with steps of the length `step`."""
-    require(step > 0, f"res-nharpg: step must be more than 0, not {step:g}")
+    require(0 < step < math.inf, f"res-nharpg: step must be a number more than 0, not {step:g}")
 
     def one_round(problem: Problem, state: State, federation: Federation, server: Server) -> tuple[State, Outcome]:
         t, theta, old = state.round + 1, state.theta, state.algorithm

@@ -208,7 +208,12 @@ def check_rule(problem: Problem) -> None:
     def shape(*axes: int) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(axes, np.float32)
 
-    shapes = {"gradient": shape(size), "influences": shape(FEWEST, size), "scores": shape(FEWEST, size)}
+    shapes = {
+        "gradient": shape(size),
+        "influences": shape(FEWEST, size),
+        "scores": shape(FEWEST, size),
+        "check": shape(size),
+    }
     own = Own(**{name: shapes[name] for name in rule.needs})  # type: ignore[arg-type]
     sent = Sent(shape(agents, size), jax.ShapeDtypeStruct((agents,), bool), 1)  # type: ignore[arg-type]
     jax.eval_shape(guarded(rule.update), rule.init(agents, size), sent, own)

@@ -32,10 +32,10 @@ class Policy:
     """(params, observations [F, ...], actions) -> log pi(a | s)  [...]."""
     random: Callable[[Array], Array]
     """(noise [n, ...]) -> actions drawn uniformly, whatever the observation."""
-    kl: Callable[[Params, Params, Array], Array]
-    """(params, others, observations [F, ...]) -> KL(pi(. | s), pi_others(. | s))  [...]."""
     alone: bool = False
     """Whether an action in JAX is the same to the bit, however many act beside it."""
+    kl: Callable[[Params, Params, Array], Array] | None = None
+    """(params, others, observations [F, ...]) -> KL(pi(. | s), pi_others(. | s))  [...]; natural steps need it."""
 
     @property
     def size(self) -> int:
