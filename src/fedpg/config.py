@@ -70,7 +70,7 @@ class Config:
     batch: tuple[int, int] = (12, 20)
     """B: the trajectories per agent and round are drawn from this range, ends included."""
     minibatch: int = 4
-    """b: the trajectories of the server per inner step."""
+    """b: the trajectories of the server per inner step; of every agent in ByzPG's small rounds."""
     inner_law: Literal["fixed", "geometric-from-0", "geometric-from-1"] = "geometric-from-0"
     """N, the inner steps per round: fixed, or geometric with mean B/b (from 0) or B/b + 1 (from 1)."""
     inner_steps: int = 3
@@ -165,7 +165,7 @@ def validate(config: Config) -> Config:
         (
             c.minibatch <= low or (c.algorithm in ONE_STEP and c.algorithm != "byzpg"),
             f"minibatch = {c.minibatch} is more than the smallest batch, {low}: "
-            "the inner loop's b may not exceed B; lower minibatch or raise batch",
+            "b may not exceed B; lower minibatch or raise batch",
         ),
         (c.inner_steps >= 1, f"inner_steps must be 1 or more, not {c.inner_steps}"),
         (c.ratio_bound > 0, f"ratio_bound must be positive (inf: no bound), not {c.ratio_bound}"),

@@ -5,11 +5,8 @@ from typing import Any
 from fedpg.experiments.panels import (
     BLUE,
     BROWN,
-    CARTPOLE,
-    CHEETAH,
     GREEN,
     GREY,
-    LANDER,
     OLIVE,
     ORANGE,
     PINK,
@@ -22,8 +19,8 @@ from fedpg.experiments.panels import (
     Panel,
 )
 
-LENGTHS = {CARTPOLE: 1000, LANDER: 1000, CHEETAH: 1000}
-"""Of the comparisons with natural steps: by then they have learnt."""
+LENGTH = 1000
+"""Trajectories of the comparisons: by then natural steps have learnt each of the tasks."""
 METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "natural steps, compass": (BLUE, {"preset": "best"}),
     "FedPG-BR, as in the figures": (RED, {}),
@@ -48,7 +45,7 @@ CONDITIONS: dict[str, dict[str, Any]] = {
 
 
 def _methods(task: str, title: str, settings: dict[str, Any]) -> Panel:
-    length = {"trajectories": LENGTHS[task]}
+    length = {"trajectories": LENGTH}
     curves = [Curve(name, colour, length | settings | given) for name, (colour, given) in METHODS.items()]
     curves += [Curve(name, colour, length | given, reference=True) for name, (colour, given) in REFERENCES.items()]
     return Panel(f"algorithms-{task}", f"{task}, {title}", task, tuple(curves))
@@ -56,7 +53,7 @@ def _methods(task: str, title: str, settings: dict[str, Any]) -> Panel:
 
 def _estimators(task: str) -> Panel:
     """Natural steps with other gradients."""
-    best = {"preset": "best", "trajectories": LENGTHS[task]}
+    best = {"preset": "best", "trajectories": LENGTH}
     curves = (
         Curve("advantages by a value function", BLUE, best),
         Curve("the same, lambda = 1", SKY, best | {"trace": 1.0}),
@@ -70,8 +67,8 @@ RIVALS = (
     Experiment(
         "algorithms",
         "Natural steps and their rivals",
-        "The default beside FedPG-BR, with honest agents and with three liars of ten; the server alone, one agent "
-        "alone and ten honest agents without a defence are the floor and the ceiling.",
+        "The default beside FedPG-BR and its successors, with honest agents and with three liars of ten; the server "
+        "alone, one agent alone and ten honest agents without a defence are the floor and the ceiling.",
         tuple(_methods(task, title, settings) for task in TASKS for title, settings in CONDITIONS.items()),
     ),
     Experiment(
