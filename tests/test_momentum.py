@@ -101,7 +101,7 @@ def test_memories_survive_a_checkpoint(settings: dict[str, Any], at: tuple[str, 
 
 
 def test_equal_settings_are_the_very_same_agent():
-    first, second = (make_problem(make_config(momentum=0.9)) for _ in range(2))
+    first, second = (make_problem(make_config(algorithm="fedpg-br", momentum=0.9)) for _ in range(2))
     assert first.algorithm is second.algorithm
     assert make_problem(make_config()).algorithm.agent is GRADIENT
 
@@ -109,6 +109,6 @@ def test_equal_settings_are_the_very_same_agent():
 @pytest.mark.parametrize("beta", [1.0, -0.1, float("inf")])
 def test_a_weight_that_is_none_is_refused(beta: float):
     with pytest.raises(ConfigError, match=r"momentum must be in \[0, 1\)"):
-        make_config(momentum=beta)
+        make_config(algorithm="fedpg-br", momentum=beta)
     with pytest.raises(ConfigError, match=r"momentum must be in \[0, 1\)"):
         with_momentum(GRADIENT, beta)
