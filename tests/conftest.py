@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import pytest
 from hypothesis import settings
+from jax import monitoring
 
 from fedpg import Config, Problem, make_config, make_problem
 from fedpg.federation.site import Responder, Site
@@ -111,3 +112,17 @@ def responders() -> Callable[[Config], Responder]:
         return one_at_a_time
 
     return responder
+
+
+@pytest.fixture
+def compiled() -> Iterator[list[str]]:
+    """The names of what has been compiled in this test so far, in any thread."""
+    names: list[str] = []
+
+    def heard(event: str, seconds: float, **about: Any) -> None:
+        if event == "/jax/core/compile/backend_compile_duration":
+            names.append(about.get("fun_name", "?"))
+
+    monitoring.register_event_duration_secs_listener(heard)
+    yield names
+    monitoring.unregister_event_duration_listener(heard)

@@ -1,10 +1,8 @@
 """Nothing is compiled twice: equal settings are the same pieces, and `warm` compiles all that a run will need."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from jax import monitoring
 
 import gym_probes
 from fedpg import Problem, make_config, make_problem, make_task
@@ -64,20 +62,6 @@ def test_tasks_that_are_made_anew_have_the_very_same_policy(factory: Any, preset
 def test_other_settings_are_another_piece_and_the_same_others(settings: dict[str, Any], piece: str):
     usual, other = (make_problem(make_config(preset="paper", **given)) for given in ({}, settings))
     assert [name for name in PIECES if getattr(usual, name) is not getattr(other, name)] == [piece]
-
-
-@pytest.fixture
-def compiled() -> Iterator[list[str]]:
-    """The names of what has been compiled in this test so far, in any thread."""
-    names: list[str] = []
-
-    def heard(event: str, seconds: float, **about: Any) -> None:
-        if event == "/jax/core/compile/backend_compile_duration":
-            names.append(about.get("fun_name", "?"))
-
-    monitoring.register_event_duration_secs_listener(heard)
-    yield names
-    monitoring.unregister_event_duration_listener(heard)
 
 
 ROUNDS = 12

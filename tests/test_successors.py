@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax import Array, monitoring
+from jax import Array
 
 import probes
 from fedpg import Algorithm, ConfigError, Problem, make_config, train_seeds
@@ -334,20 +334,6 @@ def attacked(algorithm: str, **settings: Any) -> Problem:
     given: dict[str, Any] = {"agents": 4, "byzantine": 1, "batch": (3, 3), "aggregator": "compass", "sigma": "auto"}
     given |= {"discount": 0.7}  # nothing of this has been compiled by other tests
     return probes.tiny_problem("sign-flipping", algorithm=algorithm, **given | settings)
-
-
-@pytest.fixture
-def compiled() -> Iterator[list[str]]:
-    """The names of what has been compiled in this test so far, in any thread."""
-    names: list[str] = []
-
-    def heard(event: str, seconds: float, **about: Any) -> None:
-        if event == "/jax/core/compile/backend_compile_duration":
-            names.append(about.get("fun_name", "?"))
-
-    monitoring.register_event_duration_secs_listener(heard)
-    yield names
-    monitoring.unregister_event_duration_listener(heard)
 
 
 @pytest.mark.parametrize("name", SUCCESSORS)
