@@ -85,6 +85,16 @@ def test_the_papers_names_of_tasks_are_taken_and_all_is_everything():
     assert [e.name for e in find(["all"], [])] == list(EXPERIMENTS)
 
 
+def test_curves_are_chosen_by_words_of_their_names():
+    chosen = find(["figure1", "algorithms"], ["CartPole-v1"], ["svrpg", "alone"])
+    labels = {curve.label for experiment in chosen for panel in experiment.panels for curve in panel.curves}
+    assert labels == {
+        *("SVRPG (K=1)", "FedSVRPG-M", "natural steps, the server alone", "natural steps, one agent alone"),
+    }
+    with pytest.raises(ConfigError, match=r"no curve has 'zork' in its name; there are: .*FedPG-BR"):
+        find(["figure1"], [], ["zork"])
+
+
 # The paper's curves
 
 

@@ -35,6 +35,7 @@ class Reproduce:
     Examples:
       fedpg reproduce figure1 --task CartPole-v1 --seeds 0:10
       fedpg reproduce figure2 figure3 --seeds 0 --trajectories 3000
+      fedpg reproduce algorithms --task LunarLander-v3 --only natural --seeds 0:5
       fedpg reproduce all --dry-run
       fedpg reproduce all --old verify
       fedpg reproduce --adopt runs/my-run
@@ -45,6 +46,8 @@ class Reproduce:
     """Experiments by name, or `all`."""
     task: tuple[str, ...] = ()
     """Only the panels of these tasks."""
+    only: tuple[str, ...] = ()
+    """Only the curves with one of these words in their name (`--only natural "server alone"`)."""
     seeds: str = "0:10"
     """One seed (`3`), several (`0,1,5`), or a range without its end (`0:10`)."""
     trajectories: int | None = None
@@ -84,7 +87,7 @@ def run_reproduce(command: Reproduce) -> int:
         check_seed(seed)
     if len(set(seeds)) != len(seeds):
         raise ConfigError(f"seeds {command.seeds!r} overlap: give each once")
-    experiments = find(command.names or ("all",), command.task)
+    experiments = find(command.names or ("all",), command.task, command.only)
     if command.results.exists() and not command.results.is_dir():
         raise ConfigError(f"results {str(command.results)!r} is a file: give a folder")
     if command.adopt:

@@ -44,8 +44,11 @@ def configs_of(experiments: Iterable[Experiment]) -> list[Config]:
     return list(dict.fromkeys(config_of(p, c) for e in experiments for p in e.panels for c in p.curves))
 
 
-def find(names: Sequence[str], tasks: Sequence[str]) -> list[Experiment]:
-    """The experiments of these names (`all` is all of them) with the panels of these tasks (all, if none is given)."""
+def find(names: Sequence[str], tasks: Sequence[str], only: Sequence[str] = ()) -> list[Experiment]:
+    """The experiments of these names (`all` is all of them) with the panels of these tasks (all, if none is given).
+
+    `only`: with the curves only that have one of these words in their label.
+    """
     for name in names:
         if name not in (*EXPERIMENTS, "all"):
             raise unknown("experiment", name, [*EXPERIMENTS, "all"])
@@ -59,7 +62,11 @@ def find(names: Sequence[str], tasks: Sequence[str]) -> list[Experiment]:
         if not experiment.panels and "all" not in names:
             have = sorted({panel.task for panel in EXPERIMENTS[experiment.name].panels})
             raise ConfigError(f"{experiment.name} has no panel for {' or '.join(tasks)}: it is about {', '.join(have)}")
-    return [experiment for experiment in found if experiment.panels]
+    kept = [experiment.only(only) for experiment in found if experiment.panels]
+    if not any(experiment.panels for experiment in kept):
+        labels = sorted({curve.label for experiment in found for panel in experiment.panels for curve in panel.curves})
+        raise ConfigError(f"no curve has {' or '.join(map(repr, only))} in its name; there are: {', '.join(labels)}")
+    return [experiment for experiment in kept if experiment.panels]
 
 
 def _liars(attack: str, count: int = 3, **more: Any) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """What experiments are made of: curves, panels with the curves in them, and the settings behind a curve."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fedpg.config import Config
@@ -53,7 +53,17 @@ class Experiment:
 
     def on(self, tasks: Sequence[str]) -> "Experiment":
         """The panels of these tasks only."""
-        return Experiment(self.name, self.title, self.about, tuple(p for p in self.panels if p.task in tasks))
+        return replace(self, panels=tuple(p for p in self.panels if p.task in tasks))
+
+    def only(self, words: Sequence[str]) -> "Experiment":
+        """The curves only whose label has one of these words in it, all if there is none; no panel without curves."""
+        if not words:
+            return self
+        panels = (
+            replace(p, curves=tuple(c for c in p.curves if any(w.lower() in c.label.lower() for w in words)))
+            for p in self.panels
+        )
+        return replace(self, panels=tuple(panel for panel in panels if panel.curves))
 
 
 def config_of(panel: Panel, curve: Curve) -> Config:
