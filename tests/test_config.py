@@ -11,7 +11,8 @@ import pytest
 
 import fedpg
 from fedpg import Aggregator, Attack, Config, ConfigError, make_config, make_problem
-from fedpg.config import from_json, to_json
+from fedpg.algorithms import make_algorithm
+from fedpg.config import STEPS_BY, from_json, to_json
 
 NAN = math.nan
 
@@ -107,7 +108,7 @@ MISTYPED: list[tuple[dict[str, Any], str, str]] = [
     ({"preset": "release"}, "preset 'release'", "released"),
     ({"agent": 3}, "setting 'agent'", "agents"),
     ({"learningrate": 0.1}, "setting 'learningrate'", "learning_rate"),
-    ({"optimizer": "adamw"}, "optimizer 'adamw'", "adam"),
+    ({"algorithm": "gpomdp", "optimizer": "adamw"}, "optimizer 'adamw'", "adam"),
     ({"inner_law": "geometric"}, "inner_law 'geometric'", "geometric-from-0"),
     ({"attack_form": "release"}, "attack_form 'release'", "released"),
 ]
@@ -168,7 +169,7 @@ def test_a_name_like_no_other_is_answered_with_all_there_are():
         ({"aggregator": "math:nothing"}, ["aggregator 'math:nothing'", "package.module:object"]),
         ({"policy": "mpl"}, ["policy 'mpl'", "mlp", "package.module:object"]),
         ({"policy": "builtins:id"}, ["builtins:id", "Policy"]),
-        ({"optimizer": "builtins:abs"}, ["builtins:abs", "GradientTransformation"]),
+        ({"algorithm": "gpomdp", "optimizer": "builtins:abs"}, ["builtins:abs", "GradientTransformation"]),
         ({"algorithm": "math:pi"}, ["math:pi", "Algorithm"]),
     ],
     ids=str,
@@ -336,6 +337,15 @@ def test_numbers_of_the_papers_filter_are_refused_where_compass_would_not_use_th
             make_config(task, **given)
         filtered = make_config(task, **given | {"aggregator": "fedpg"})
         assert getattr(filtered, name) == given[name]
+
+
+@pytest.mark.parametrize("algorithm", STEPS_BY)
+@pytest.mark.parametrize("setting", [{"learning_rate": 0.125}, {"optimizer": "sgd"}], ids=["rate", "optimizer"])
+def test_a_step_size_that_the_algorithm_does_not_use_is_refused(algorithm: str, setting: dict[str, Any]):
+    with pytest.raises(ConfigError, match=f"{next(iter(setting))} has no meaning .* set {STEPS_BY[algorithm]} by"):
+        make_config(algorithm=algorithm, **setting)
+    made = make_algorithm(algorithm, [f"{STEPS_BY[algorithm]}=0.05"])  # what is recommended exists
+    assert made != make_algorithm(algorithm)
 
 
 def test_the_tables_sigma_is_with_the_papers_filter_only():

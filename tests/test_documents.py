@@ -26,10 +26,10 @@ from fedpg.cli.arguments import parse_seeds
 from fedpg.cli.federation import Create
 from fedpg.cli.reproduce import Reproduce
 from fedpg.cli.train import Train
-from fedpg.config import refuse_idle_attack, refuse_idle_sigma, validate
+from fedpg.config import refuse_idle_attack, validate
 from fedpg.experiments.catalogue import find
 from fedpg.federation import Local
-from fedpg.presets import OTHER_TASKS, TASKS
+from fedpg.presets import OTHER_TASKS, TASKS, refuse_idle
 from fedpg.server import Server
 from fedpg.tasks import registry
 from fedpg.tasks.compiled import compiled_task
@@ -201,7 +201,7 @@ def check(options: Any) -> int:
         sites = options.sites if isinstance(options, Create) else None
         config = validate(dataclasses.replace(options.config, agents=sites or options.config.agents))
         refuse_idle_attack(config)
-        refuse_idle_sigma(config)
+        refuse_idle(config)
         # What is the reader's own, as package.module:object, is not here.
         if ":" not in config.algorithm:
             make_algorithm(config.algorithm)

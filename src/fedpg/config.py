@@ -13,6 +13,8 @@ SUCCESSORS = ("byzpg", "res-nharpg", "n-pg-igt", "fedsvrpg-m")
 """What others made of FedPG-BR since."""
 BUILT_IN = ("natural", "fedpg-br", "svrpg", "gpomdp", *SUCCESSORS)
 """The algorithms that have a name; another one is `package.module:object`."""
+STEPS_BY = {"natural": "kl", "res-nharpg": "step", "n-pg-igt": "step", "fedsvrpg-m": "rate"}
+"""Those that choose the length of their steps without an optimiser, and the option that it depends on."""
 ONE_STEP = ("natural", "gpomdp", *SUCCESSORS)
 """Those without an inner loop."""
 
@@ -253,16 +255,6 @@ def refuse_idle_attack(config: Config) -> None:
 def of_compass(aggregator: str) -> bool:
     """Whether compass decides, by the server's own gradient: it has no use for sigma and delta."""
     return str(aggregator).split("+")[-1] == "compass"
-
-
-def refuse_idle_sigma(config: Config) -> None:
-    """A number that nobody uses is a mistake too."""
-    given = [n for n in ("sigma", "delta") if getattr(config, n) != getattr(Config, n)]
-    if given and of_compass(config.aggregator):
-        raise ConfigError(
-            f"{given[0]} is a setting of the paper's filter, and the aggregator is {config.aggregator}: "
-            "add --aggregator fedpg"
-        )
 
 
 RENAMED_SETTINGS = {"filter": "aggregator", "nobody": "none_accepted"}

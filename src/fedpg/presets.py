@@ -5,15 +5,15 @@ from typing import Any
 
 from fedpg.config import (
     BUILT_IN,
+    STEPS_BY,
     SUCCESSORS,
     Config,
     PresetName,
     of_compass,
-    refuse_idle_sigma,
     refuse_unknown,
     validate,
 )
-from fedpg.errors import unknown
+from fedpg.errors import ConfigError, unknown
 
 # The paper's hyper-parameter table: what a task sets, whatever the preset.
 TASKS: dict[str, dict[str, Any]] = {
@@ -162,8 +162,26 @@ def make_config(
     breaks; the paper's is `fedpg`.
     """
     config = validate(defaults(task, preset, algorithm, **overrides))
-    refuse_idle_sigma(config)
+    refuse_idle(config)
     return config
+
+
+def refuse_idle(config: Config) -> None:
+    """A number that nobody uses is a mistake, not a wish."""
+    given = [n for n in ("sigma", "delta") if getattr(config, n) != getattr(Config, n)]
+    if given and of_compass(config.aggregator):
+        raise ConfigError(
+            f"{given[0]} is a setting of the paper's filter, and the aggregator is {config.aggregator}: "
+            "add --aggregator fedpg"
+        )
+    if config.algorithm in STEPS_BY:
+        usual = defaults(config.task, config.preset, config.algorithm)
+        for name in ("learning_rate", "optimizer"):
+            if getattr(config, name) != getattr(usual, name):
+                raise ConfigError(
+                    f"{name} has no meaning for algorithm {config.algorithm!r}, which chooses the length of its steps "
+                    f"itself: set {STEPS_BY[config.algorithm]} by algorithm_options, or choose another algorithm"
+                )
 
 
 def defaults(

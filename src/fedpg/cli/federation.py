@@ -14,9 +14,9 @@ import tyro
 
 from fedpg.cli.arguments import on_signal
 from fedpg.cli.train import train_defaults
-from fedpg.config import Config, refuse_idle_attack, refuse_idle_sigma, validate
+from fedpg.config import Config, refuse_idle_attack, validate
 from fedpg.errors import ConfigError
-from fedpg.presets import make_config, renamed
+from fedpg.presets import make_config, refuse_idle, renamed
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ def run_create(command: Create) -> int:
     agents = command.config.agents if command.sites is None else command.sites
     config = validate(dataclasses.replace(command.config, task=task, agents=agents))
     refuse_idle_attack(config)
-    refuse_idle_sigma(config)
+    refuse_idle(config)
     made = create(command.folder, config, command.address, command.deadline, command.quorum, command.seed)
     folder = shlex.quote(str(command.folder))
     print(f"{command.folder}: a federation of {agents} sites, the server at {made.address}.")

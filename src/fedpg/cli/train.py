@@ -12,9 +12,9 @@ from typing import Annotated, Any
 import tyro
 
 from fedpg.cli.arguments import on_signal, parse_seeds
-from fedpg.config import Config, refuse_idle_attack, refuse_idle_sigma, validate
+from fedpg.config import Config, refuse_idle_attack, validate
 from fedpg.errors import ConfigError
-from fedpg.presets import defaults, renamed
+from fedpg.presets import defaults, refuse_idle, renamed
 from fedpg.storage import read_config
 
 
@@ -81,7 +81,7 @@ def run_train(command: Train) -> int:
         print(f"fedpg: {note}", file=sys.stderr)
     config = validate(dataclasses.replace(command.config, task=task))
     refuse_idle_attack(config)
-    refuse_idle_sigma(config)
+    refuse_idle(config)
     problem = make_problem(config)
     seeds = parse_seeds(command.seeds)
     if command.resume and command.out is None:
