@@ -6,7 +6,7 @@ INSTALLED := .venv/installed
 # Three at a time on two cores: some wait for other processes.
 PYTEST := $(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo test test-fast test-kernels lint reproduce bench clean
+.PHONY: demo test test-more test-fast test-kernels lint reproduce bench clean
 
 demo: $(INSTALLED)  ## ten agents, three of them Byzantine, learn CartPole
 	@folder=runs/demo-$$(date +%Y%m%d-%H%M%S) && \
@@ -14,11 +14,14 @@ demo: $(INSTALLED)  ## ten agents, three of them Byzantine, learn CartPole
 	$(BIN)/fedpg play $$folder --out $$folder/play.gif && \
 	echo "Look at $$folder/curve.png and $$folder/play.gif"
 
-test: $(INSTALLED)  ## all tests
-	$(PYTEST)
+test: $(INSTALLED)  ## the tests
+	$(PYTEST) -m "not more"
+
+test-more: $(INSTALLED)  ## further cases of what these show
+	$(PYTEST) -m more
 
 test-fast: $(INSTALLED)  ## for daily work: no network, no simulators, no long compilations
-	$(PYTEST) -m "not (network or simulators or slow)"
+	$(PYTEST) -m "not (network or simulators or slow or more)"
 
 KERNELS := OPTIMISED=1 $(PYTEST) -m kernels
 test-kernels: $(INSTALLED)  ## what rests on the order of a sum, compiled as users have it: here, on AVX2, on an old processor

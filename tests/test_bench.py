@@ -117,6 +117,7 @@ def test_a_run_is_held_against_the_bare_rollout_on_one_core_and_on_all(
         assert _number(times) == pytest.approx(_number(speed) / 1000, abs=0.51)
 
 
+@pytest.mark.more
 def test_a_new_process_starts_faster_with_what_was_compiled_before(capsys: pytest.CaptureFixture[str]) -> None:
     compiled.start(compiled.make_console())
     printed = capsys.readouterr().out.replace("\n", " ")

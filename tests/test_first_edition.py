@@ -1,6 +1,7 @@
 """Rounds of the first edition of this package, done again: the same numbers, to rounding."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -43,10 +44,20 @@ def differing(row: dict[str, Any], stored: dict[str, Any], i: int) -> list[str]:
     ]
 
 
-MARKED = [
-    pytest.param(case, id=name_of(case), marks=[] if "CartPole" in name_of(case) else pytest.mark.simulators)
-    for case in CASES
-]
+def _marked() -> Iterator[Any]:
+    """The first case of every algorithm, attack and aggregator; the others are more of the same."""
+    seen: set[str] = set()
+    for case in CASES:
+        config = from_json(case["settings"])
+        features = {f"{config.task} {config.algorithm}", config.aggregator}
+        features |= {config.attack} if config.byzantine else set()
+        marks = [] if "CartPole" in config.task else [pytest.mark.simulators]
+        marks += [pytest.mark.more] if features <= seen else []
+        seen |= features
+        yield pytest.param(case, id=name_of(case), marks=marks)
+
+
+MARKED = list(_marked())
 LATE = 2
 """Rounds at the end that may differ: where rounding decides an action otherwise, another episode follows, and with it
 other gradients. Compilers and processors round differently, and the longer the episodes the more of them."""
