@@ -17,6 +17,7 @@ from fedpg.pieces import import_object, look_up
 from fedpg.policies import Policy, make_mlp
 from fedpg.problem import Algorithm, Problem
 from fedpg.tasks import Task, make_task
+from fedpg.tasks.differences import differences
 
 LISTEN_TO_FEW = ("krum", "dnc", "server")
 """Rules that turn more agents away than alpha allows on purpose."""
@@ -44,6 +45,8 @@ def make_problem(
         if wrong:
             raise ConfigError(f"parameter {wrong[0]!r} needs one value for each of the {config.agents} agents")
         task = task.vary(parameters)
+    if config.vary:
+        task = task.vary(*differences(task, config.vary, config.agents, config.vary_seed))
     if task.agents not in (None, config.agents):
         raise ConfigError(f"the task {task.id} was made for {task.agents} agents, not for {config.agents}")
     if config.fail_closed and aggregator is None and config.aggregator.split("+")[-1] in LISTEN_TO_FEW:

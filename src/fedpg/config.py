@@ -36,6 +36,12 @@ class Config:
 
     agents: int = 10
     """K, the number of agents in the federation."""
+    vary: tuple[str, ...] = ()
+    """What differs between the agents' tasks: `length=0.5` (each draws from its nominal value give or take half of it),
+    `length=even:0.5`, `length=0.3:0.7`, one value for each agent, or your own `package.module:function` of an agent's
+    number (docs/heterogeneity.md)."""
+    vary_seed: int = 0
+    """What is drawn for that depends on this seed, and not on that of the run."""
     byzantine: int = 0
     """How many of the agents are Byzantine (the last ones)."""
     attack: str = "random-noise"
@@ -124,8 +130,9 @@ class Config:
         def short(name: str) -> str:
             return "".join(c if c.isalnum() or c in "-_." else "-" for c in name.split(":")[-1]).strip("-")
 
+        differ = "-differ" if self.vary else ""
         attackers = f"-{self.byzantine}-{short(self.attack)}" if self.byzantine else ""
-        return f"{short(self.task)}-{short(self.algorithm)}-K{self.agents}{attackers}"
+        return f"{short(self.task)}-{short(self.algorithm)}-K{self.agents}{differ}{attackers}"
 
 
 def validate(config: Config) -> Config:
@@ -138,6 +145,7 @@ def validate(config: Config) -> Config:
     low, high = c.batch
     checks = [
         (c.agents >= 1, f"agents must be at least 1, not {c.agents}"),
+        (0 <= c.vary_seed < 2**32, f"vary_seed must be from 0 to 2^32 - 1, not {c.vary_seed}"),
         (c.byzantine >= 0, f"byzantine must be 0 or more, not {c.byzantine}"),
         (
             0 <= c.alpha < 0.5,
@@ -213,6 +221,10 @@ def _positive(value: Any) -> bool:
     return _number(value) and 0 < value < math.inf
 
 
+STRINGS = ("algorithm_options", "aggregator_options", "attack_options", "vary")
+"""The settings that are several texts."""
+
+
 def _check_type(name: str, value: Any) -> None:
     """Refuse what the command line cannot produce but a file or a Python caller can."""
     hint = _HINTS[name]
@@ -227,7 +239,7 @@ def _check_type(name: str, value: Any) -> None:
     elif kind is float:
         good = _number(value)
     elif kind is tuple:
-        item: Any = str if name.endswith("_options") else int
+        item: Any = str if name in STRINGS else int
         good = isinstance(value, tuple) and all(type(x) is item for x in value)
         good = good and (name != "batch" or len(value) == 2)
     else:

@@ -16,7 +16,7 @@ from fedpg.aggregators import Aggregator, Own, Sent, Verdict, guarded
 from fedpg.estimators import Estimator, correction, gradient, influences, scores
 from fedpg.policies import Policy
 from fedpg.problem import Broadcast, Memory, Problem, Replies, State, make_broadcast
-from fedpg.tasks import RoundKeys, ServerEpisodes
+from fedpg.tasks import AgentTests, RoundKeys, ServerEpisodes
 from fedpg.tasks.task import Then, stream
 from fedpg.trajectories import Trajectories
 
@@ -281,6 +281,21 @@ def evaluate(
     then = _Counted(_returns)
     returns, steps = problem.task.rollout(problem.policy, plan, theta, (keys, 0, wanted), cancel=cancel, then=then)
     return np.asarray(returns), int(steps)
+
+
+def evaluate_agents(problem: Problem, theta: Array, keys: RoundKeys, agents: int, episodes: int) -> np.ndarray:
+    """The returns of greedy episodes with the policy theta in the tasks of agents 0, 1, ...  [K, E]"""
+    together = max(1, min(agents, problem.task.most // episodes))
+    found = []
+    for first in range(0, agents, together):
+        first = min(first, agents - together)  # the last ones overlap, so that all are of one size and compiled once
+        plan = AgentTests(together, episodes, problem.test_steps)
+        returns = problem.task.rollout(problem.policy, plan, theta, (keys, first), then=_returns)
+        found.append((first, np.asarray(returns).reshape(together, episodes)))
+    whole = np.zeros((agents, episodes), np.float32)
+    for first, part in found:
+        whole[first : first + together] = part
+    return whole
 
 
 def _returns(mine: Trajectories) -> Array:

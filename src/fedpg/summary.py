@@ -10,6 +10,7 @@ from rich.table import Table
 from fedpg.config import Config
 from fedpg.screen import make_console
 from fedpg.training import Run
+from fedpg.training.each import Each
 from fedpg.training.harm import HARM
 from fedpg.training.progress import why_unused
 
@@ -44,9 +45,35 @@ def print_summary(runs: Sequence[Run], folder: Path) -> None:
     if unused := sum(run.records.unused for run in runs):
         rounds = sum(len(run.records) for run in runs)
         print(f"{unused} of {rounds} rounds were not used: {why_unused(config)}")
+    for run in runs if len(runs) == 1 else ():
+        if run.each is not None:
+            console.print(each_table(run.each, config.byzantine))
     print(f"return: greedy, mean of {config.test_episodes} episodes, after the last round. Everything is in {folder}")
     if len(runs) > 1 and min(run.records.trajectories[-1] for run in runs) >= MARKS[0]:
         console.print(_means(runs))
+
+
+def each_table(each: Each, byzantine: int = 0) -> Table:
+    """What a policy is worth to every agent, and to others."""
+    table = Table(title="return in every agent's own task", box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in ("agent", *each.parameters, "return"):
+        table.add_column(name.replace("_", " "), justify="right")
+    honest = len(each.own) - byzantine
+    for agent, value in enumerate(each.own):
+        numbers = [_short(column[agent]) for column in each.parameters.values()]
+        table.add_row(f"{agent}{' (Byzantine)' if agent >= honest else ''}", *numbers, f"{value:.0f}")
+    kept = np.array(each.own[:honest])
+    worst, best = int(kept.argmin()), int(kept.argmax())
+    words = f"mean {kept.mean():.0f}, worst {kept[worst]:.0f} (agent {worst}), best {kept[best]:.0f} (agent {best})"
+    words += f"; nominal task {each.nominal:.0f}"
+    if each.unseen:
+        words += f"; unseen tasks {np.mean(each.unseen):.0f}, the worst of them {min(each.unseen):.0f}"
+    table.caption = words
+    return table
+
+
+def _short(value: object) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
 def _means(runs: Sequence[Run]) -> Table:

@@ -23,9 +23,10 @@ from fedpg.errors import ConfigError, SimulationError
 from fedpg.experiments.fingerprint import fingerprint
 from fedpg.experiments.store import machine, name_of, versions
 from fedpg.federation import Local
-from fedpg.problem import Problem
+from fedpg.problem import Problem, make_broadcast
 from fedpg.server import FEWEST, Server
 from fedpg.storage import StorageError, locked, remove_unfinished, write_whole
+from fedpg.training.each import Each, from_values, measure
 from fedpg.training.progress import Silent, Snapshot
 from fedpg.training.records import Records
 from fedpg.training.rounds import advance, evaluated, first_state
@@ -66,6 +67,8 @@ class Result:
     """The median over rounds of how far the step was moved, in standard errors of the honest mean."""
     rounds: int
     seconds: float
+    each: Each | None = None
+    """Where agents differ: what the last policy is worth to each of them."""
 
     @property
     def game(self) -> Game:
@@ -137,10 +140,16 @@ class Ledger:
                 "versions": versions(),
                 "casts": self.casts,
             }
-            games = (json.dumps(asdict(result)) for result in sorted(self.results.values(), key=lambda r: r.game))
+            games = (json.dumps(_plain(result)) for result in sorted(self.results.values(), key=lambda r: r.game))
             lines = ",\n".join(games)  # a line each, so that versions can be compared
             write_whole(self.path, f'{json.dumps(head)[:-1]}, "games": [\n{lines}\n]}}\n')
         self.saved = time.monotonic()
+
+
+def _plain(result: Result) -> dict[str, Any]:
+    """As JSON; where agents are alike, without a word about it, as it always was."""
+    values = asdict(result)
+    return values if result.each is not None else {name: x for name, x in values.items() if name != "each"}
 
 
 def path_of(results: Path, base: Config) -> Path:
@@ -155,7 +164,16 @@ def read(path: Path) -> tuple[Config, list[Result], list[Cast]]:
         content = json.loads(path.read_text())
         if content["format"] != FORMAT:
             raise ValueError("it is of another format, perhaps of another version of fedpg")
-        found = [Result(**{**game, "curve": tuple(map(float, game["curve"]))}) for game in content["games"]]
+        found = [
+            Result(
+                **{
+                    **game,
+                    "curve": tuple(map(float, game["curve"])),
+                    "each": from_values(game["each"]) if game.get("each") else None,
+                }
+            )
+            for game in content["games"]
+        ]
         good = (
             isinstance(r.attack, str)
             and isinstance(r.defence, str)
@@ -242,11 +260,11 @@ def play_all(
             if workers > 1:
                 problem = problem._replace(task=problem.task.beside_others())
             share = functools.partial(report, game)
-            records = (
+            played = (
                 _resumed(problem, game.seed, folder, stop, share) if slow else _play(problem, game.seed, stop, share)
             )
-            if records is not None:
-                ledger.add(result_of(game, code, records), at_once=slow)
+            if played is not None:
+                ledger.add(result_of(game, code, *played), at_once=slow)
                 shutil.rmtree(folder, ignore_errors=True)
                 done += 1
                 report(game, 1.0)
@@ -263,7 +281,11 @@ def play_all(
     return done
 
 
-def _play(problem: Problem, seed: int, stop: threading.Event, share: Callable[[float], None]) -> Records | None:
+Played = tuple[Records, Each | None]
+"""What a training left."""
+
+
+def _play(problem: Problem, seed: int, stop: threading.Event, share: Callable[[float], None]) -> Played | None:
     """One training of some seconds, or None if it was stopped before its end."""
     config = problem.config
     server, federation = Server(problem), Local(problem)
@@ -277,7 +299,8 @@ def _play(problem: Problem, seed: int, stop: threading.Event, share: Callable[[f
         records.add_round(log, time.monotonic() - began)
         records.add_test(*evaluated(problem, state))
         share(min(1.0, state.counted / config.trajectories))
-    return records
+    keys = make_broadcast(state.key, state.round + 1, 0).keys
+    return records, measure(problem, state.theta, keys) if problem.task.varied else None
 
 
 class _Shares(Silent):
@@ -292,7 +315,7 @@ class _Shares(Silent):
 
 def _resumed(
     problem: Problem, seed: int, folder: Path, stop: threading.Event, share: Callable[[float], None]
-) -> Records | None:
+) -> Played | None:
     """One training of minutes, which goes on from its checkpoint, or None if it was stopped before its end."""
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -300,10 +323,10 @@ def _resumed(
         raise StorageError(f"cannot make {folder.parent}: {error.strerror or error}") from error
     reporter = _Shares(problem.config.trajectories, share)
     run = train_seeds(problem, [seed], folder, resume=folder.exists(), reporter=reporter, stop=stop)[0]
-    return run.records if run.finished else None
+    return (run.records, run.each) if run.finished else None
 
 
-def result_of(game: Game, code: str, records: Records) -> Result:
+def result_of(game: Game, code: str, records: Records, each: Each | None = None) -> Result:
     """What is kept of a training."""
     config = records.config
     at, returns = records.trajectories.astype(float), records.test_returns
@@ -326,6 +349,7 @@ def result_of(game: Game, code: str, records: Records) -> Result:
         harm=round(float(np.nanmedian(harm)), 4) if np.isfinite(harm).any() else None,
         rounds=len(records),
         seconds=round(float(sum(log["seconds"] for log in records.logs)), 2),
+        each=each,
     )
 
 

@@ -1,11 +1,14 @@
 """Who plays: attacks and defences as words, `name` or `name,option=value,...`, and the settings of a pair of them."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 
 from fedpg.config import Config, validate
 from fedpg.errors import ConfigError
 from fedpg.presets import make_config
+from fedpg.tasks import make_task
+from fedpg.tasks.differences import differences
 
 ATTACKS = (
     *("random-noise", "random-action", "zero-gradient", "reward-flipping"),
@@ -28,6 +31,7 @@ DEFENCES = (
 NOBODY = "no attack"
 HONEST, SERVER = "mean", "server"
 ONE, PLACE = "one agent alone", "only the honest agents"
+ALONE = re.compile(r"agent (\d+) alone")
 """The mean of the honest agents' gradients is that of all their trajectories in one place, but for the baseline."""
 REFERENCES = ((NOBODY, HONEST), (PLACE, HONEST), (ONE, HONEST), (NOBODY, SERVER))
 
@@ -54,6 +58,8 @@ def settings_of(base: Config, attack: str, defence: str) -> Config:
         return alone(base, agents=1)
     if attack == PLACE:
         return alone(base, agents=base.agents - base.byzantine)
+    if found := ALONE.fullmatch(attack):
+        return alone(replace(base, vary=own_words(base, int(found[1]))), agents=1)
     rule, rule_options = words_of(defence)
     config = replace(base, aggregator=rule, aggregator_options=rule_options)
     if attack == NOBODY:
@@ -65,6 +71,12 @@ def settings_of(base: Config, attack: str, defence: str) -> Config:
     options = tuple(option for option in options if not option.startswith("start="))
     first = int(starts[-1]) if starts else base.attack_start
     return validate(replace(config, attack=name, attack_options=options, attack_start=first))
+
+
+def own_words(base: Config, agent: int) -> tuple[str, ...]:
+    """What differs in the task of one agent, in words that say it for this agent alone."""
+    found = differences(make_task(base.task), base.vary, base.agents, base.vary_seed).agents
+    return tuple(f"{name}={values[agent]!r}," for name, values in found.items() if isinstance(values[agent], float))
 
 
 def alone(base: Config, agents: int) -> Config:

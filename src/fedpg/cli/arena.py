@@ -37,6 +37,8 @@ class Arena:
     """The task."""
     agents: int = 10
     """K, the number of agents."""
+    vary: tuple[str, ...] = ()
+    """What differs between the agents' tasks, as for `fedpg train`."""
     byzantine: int = 3
     """f: how many of them lie; every rule is told so (alpha = f / K)."""
     attacks: tuple[str, ...] = ()
@@ -78,7 +80,8 @@ def run_arena(command: Arena) -> int:
     task, note = renamed(command.task)
     if note:
         say(note)
-    base = base_config(task, command.agents, command.byzantine, command.trajectories, algorithm=command.algorithm)
+    settings = {"algorithm": command.algorithm, "vary": command.vary}
+    base = base_config(task, command.agents, command.byzantine, command.trajectories, **settings)
     attacks = tuple(command.attacks or ATTACKS)
     defences = tuple(command.defences or playable(base, DEFENCES, say))
     for names in (attacks, defences):
@@ -89,7 +92,7 @@ def run_arena(command: Arena) -> int:
     ledger, stop = Ledger(command.results, base), threading.Event()
 
     def play(pairs: Sequence[tuple[str, str]], seeds: Sequence[int]) -> None:
-        _play(base, ledger, pairs, seeds, command.runs, stop)
+        play_missing(ledger, pairs, seeds, command.runs, stop)
 
     try:
         with on_signal(stop, "stopping; what has been played is kept"):
@@ -126,8 +129,7 @@ Play = Callable[[Sequence[tuple[str, str]], Sequence[int]], None]
 """(pairs, seeds): plays what is missing of these."""
 
 
-def _play(
-    base: "Config",
+def play_missing(
     ledger: "Ledger",
     pairs: Sequence[tuple[str, str]],
     seeds: Sequence[int],
@@ -137,7 +139,7 @@ def _play(
     """Play what is missing, with progress and the time left."""
     from fedpg.arena.games import missing, pairings_of, play_all
 
-    pairings = pairings_of(base, pairs)
+    pairings = pairings_of(ledger.base, pairs)
     games = missing(ledger, pairs, seeds)
     if not games:
         return

@@ -8,6 +8,7 @@ import tyro
 from rich.table import Table
 
 from fedpg.cli.arguments import check_positive, check_seed, load_policy_of
+from fedpg.errors import ConfigError
 from fedpg.screen import make_console
 
 
@@ -15,14 +16,17 @@ from fedpg.screen import make_console
 class Evaluate:
     """Evaluate the policy of a run: greedy episodes from fresh starts.
 
-    Example:
+    Examples:
       fedpg evaluate runs/demo --episodes 100
+      fedpg evaluate runs/poles --per-agent
     """
 
     run: Annotated[Path, tyro.conf.Positional]
     """The run folder, or a policy file."""
     episodes: int = 100
-    """How many greedy episodes."""
+    """How many greedy episodes; with --per-agent, of each agent."""
+    per_agent: bool = False
+    """In the task of every agent, where they differ, and in tasks that none of them has."""
     seed: int = 0
     """The seed of the episodes' starts."""
 
@@ -49,13 +53,21 @@ def run_evaluate(command: Evaluate) -> int:
     import jax
 
     from fedpg.server import evaluate
+    from fedpg.summary import each_table
     from fedpg.tasks import RoundKeys
+    from fedpg.training.each import measure
 
     check_positive("episodes", command.episodes)
     check_seed(command.seed)
     problem, params = load_policy_of(command.run)
     theta = problem.policy.ravel(params)
     key = jax.random.key(command.seed)
+    if command.per_agent:
+        if not problem.task.varied:
+            raise ConfigError(f"the agents of {command.run} do not differ: leave --per-agent out")
+        each = measure(problem, theta, RoundKeys(key, key, 0), command.episodes)
+        make_console().print(each_table(each))
+        return 0
     returns = evaluate(problem, theta, RoundKeys(key, key, 0), command.episodes)[0]
     mean, std = float(returns.mean()), float(returns.std())
     error = std / command.episodes**0.5

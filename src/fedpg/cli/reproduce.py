@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from fedpg.experiments.work import Unit
 
 
+HETEROGENEITY = "heterogeneity"
+"""The experiment that is played as an arena is."""
+
+
 @dataclass(frozen=True)
 class Reproduce:
     """Run the paper's experiments: what is missing is trained, stored at once, and drawn beside the paper's curves.
@@ -36,6 +40,7 @@ class Reproduce:
       fedpg reproduce figure1 --task CartPole-v1 --seeds 0:10
       fedpg reproduce figure2 figure3 --seeds 0 --trajectories 3000
       fedpg reproduce algorithms --task LunarLander-v3 --only natural --seeds 0:5
+      fedpg reproduce heterogeneity --task CartPole-v1 --seeds 0:10
       fedpg reproduce all --dry-run
       fedpg reproduce all --old verify
       fedpg reproduce --adopt runs/my-run
@@ -43,7 +48,7 @@ class Reproduce:
     """
 
     names: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
-    """Experiments by name, or `all`."""
+    """Experiments by name, or `all`; `heterogeneity` alone."""
     task: tuple[str, ...] = ()
     """Only the panels of these tasks."""
     only: tuple[str, ...] = ()
@@ -87,6 +92,12 @@ def run_reproduce(command: Reproduce) -> int:
         check_seed(seed)
     if len(set(seeds)) != len(seeds):
         raise ConfigError(f"seeds {command.seeds!r} overlap: give each once")
+    if HETEROGENEITY in command.names:
+        from fedpg.cli.heterogeneity import reproduce_heterogeneity
+
+        if len(command.names) > 1:
+            raise ConfigError(f"{HETEROGENEITY} is played, not trained as the others: give it alone")
+        return reproduce_heterogeneity(command, seeds)
     experiments = find(command.names or ("all",), command.task, command.only)
     if command.results.exists() and not command.results.is_dir():
         raise ConfigError(f"results {str(command.results)!r} is a file: give a folder")
@@ -272,6 +283,7 @@ def print_list(
     for experiment in experiments:
         row(experiment.name, experiment.title, [experiment])
     row("all", "everything; figures share runs", experiments)
+    table.add_row(HETEROGENEITY, "Agents that differ, with and without liars (a study of its own)", "", "", "")
     make_console().print(table)
     print(f"{len(seeds)} seed(s). Run one with: fedpg reproduce NAME --task CartPole-v1 --seeds 0:10")
 

@@ -30,7 +30,8 @@ EVERY_RUN = (
 settings with it, whatever the defaults are by now."""
 COMPILED = ("tasks/cartpole.py",)
 SIMULATED = ("tasks/pool.py", "tasks/simulators.py", "columns.py")
-"""What only runs outside JAX depend on."""
+DIFFERENT = ("tasks/differences.py", "tasks/models.py")
+"""What only runs outside JAX depend on, and those of agents that differ."""
 OWN_POLICIES = ("policies/own.py", "columns.py")
 """What only a user's own policies depend on."""
 ALGORITHMS = {
@@ -54,6 +55,7 @@ def decisive(config: Config) -> tuple[str, ...]:
     names = (
         *EVERY_RUN,
         *(COMPILED if config.task in TASKS else SIMULATED),
+        *(DIFFERENT if config.vary else ()),
         *(OWN_POLICIES if config.policy != "mlp" else ()),
         *(name for part in config.aggregator.split("+") for name in _behind(RULES.get(part))),
         *(_behind(ATTACKS.get(config.attack)) if config.byzantine else ()),

@@ -52,6 +52,8 @@ def join(
     say("compiling, a few seconds")
     # The shape of the policy is the federation's; the environment is this site's own.
     mine = dataclasses.replace(config, task=renamed(task or config.task)[0])
+    if task is not None:
+        mine = dataclasses.replace(mine, vary=())  # this site has its own, and nobody varies that
     problem = make_problem(mine)
     say(f"the task is {mine.task}, simulated by {problem.task.simulator or 'JAX'}")
     if problem.policy.size != site.parameters:

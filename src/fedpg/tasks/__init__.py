@@ -2,11 +2,12 @@
 
 from fedpg.tasks.compiled import Environment
 from fedpg.tasks.registry import TASKS, Factory, make_task
-from fedpg.tasks.task import AgentEpisodes, Episodes, RoundKeys, ServerEpisodes, Task
+from fedpg.tasks.task import AgentEpisodes, AgentTests, Episodes, RoundKeys, ServerEpisodes, Task
 
 __all__ = [
     "TASKS",
     "AgentEpisodes",
+    "AgentTests",
     "Environment",
     "Episodes",
     "Factory",

@@ -4,6 +4,7 @@ import functools
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -45,15 +46,15 @@ class Environment:
 
 def compiled_task(environment: Environment) -> Task:
     """The task of these functions."""
-    return _task(environment, {})
+    return _task(environment, {}, {})
 
 
 Given = Mapping[str, Sequence[Any]]
 """Parameters, each with one value per agent."""
 
 
-def _task(environment: Environment, given: Given) -> Task:
-    table = _table(environment, given) if given else None
+def _task(environment: Environment, agents: Given, server: Parameters) -> Task:
+    table = _table(environment, agents, server) if agents or server else None
 
     def rollout(
         policy: Policy,
@@ -75,32 +76,40 @@ def _task(environment: Environment, given: Given) -> Task:
         simulator="",
         rollout=rollout,
         to_task=lambda actions: actions,
-        vary=lambda more: _task(environment, {**given, **more}),
+        vary=lambda given, nominal=MappingProxyType({}): _task(environment, {**agents, **given}, {**server, **nominal}),
+        nominal=dict(environment.parameters),
         widths=_widths,
         most=MOST,
         side_by_side=lambda episodes: cores(),
         threads=_threads,
         beside_others=lambda: task,
         seconds={},
-        agents=None if table is None else table.shape[1] - 1,
+        varied=agents,
     )
     return task
 
 
-def _table(environment: Environment, given: Given) -> Array:
-    """The parameters of every agent, and at the end the nominal ones: the number of the server, -1, finds them.
+def _table(environment: Environment, given: Given, server: Parameters) -> Array:
+    """The parameters of every agent, and at the end the server's: its number, -1, finds them.
 
     [parameters, agents + 1]
     """
     nominal = dict(environment.parameters)
-    for name in given:
+    for name in (*given, *server):
         if name not in nominal:
             raise unknown(f"parameter of {environment.id}", name, nominal)
-    if len({len(values) for values in given.values()}) > 1:
+    if len({len(values) for values in given.values()}) != 1:
         raise ConfigError("every parameter of a task needs one value per agent")
     count = len(next(iter(given.values())))
-    rows = [[*(given[name] if name in given else [value] * count), value] for name, value in nominal.items()]
-    return jnp.array(rows, jnp.float32)
+    rows = [
+        [*(given[name] if name in given else [value] * count), server.get(name, value)]
+        for name, value in nominal.items()
+    ]
+    try:
+        table = jnp.array(rows, jnp.float32)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"the parameters of {environment.id} must be numbers: {error}") from error
+    return table
 
 
 def _threads(policy: Policy) -> int:

@@ -22,7 +22,7 @@ import os
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -39,7 +39,7 @@ from fedpg.machine import cores
 from fedpg.policies import Policy
 from fedpg.tasks.compiled import padded_steps
 from fedpg.tasks.simulators import KEPT, Simulator
-from fedpg.tasks.task import Act, Plan, Task, Then
+from fedpg.tasks.task import Act, Plan, Task, Then, Vary
 from fedpg.trajectories import PACKED_BLOCK, Trajectories
 
 MOST = 600
@@ -67,7 +67,7 @@ class Pool:
     seconds: dict[str, float] = field(default_factory=lambda: defaultdict(float))
 
 
-def pool_task(pool: Pool, vary: Callable[[Mapping[str, Sequence[Any]]], Task], agents: int | None) -> Task:
+def pool_task(pool: Pool, vary: Vary, nominal: Mapping[str, float], varied: Mapping[str, Any]) -> Task:
     """The task that this simulator simulates."""
     return Task(
         id=pool.id,
@@ -78,13 +78,14 @@ def pool_task(pool: Pool, vary: Callable[[Mapping[str, Sequence[Any]]], Task], a
         rollout=functools.partial(_rollout, pool),
         to_task=pool.to_task,
         vary=vary,
+        nominal=nominal,
         widths=lambda low, high: (high,),  # only the episodes that are wanted cost anything
         most=MOST,
         side_by_side=functools.partial(_side_by_side, pool),
         threads=lambda policy: 1,  # its teams have all cores
-        beside_others=lambda: pool_task(dataclasses.replace(pool, teams=1), vary, agents),
+        beside_others=lambda: pool_task(dataclasses.replace(pool, teams=1), vary, nominal, varied),
         seconds=pool.seconds,
-        agents=agents,
+        varied=varied,
     )
 
 
@@ -96,7 +97,7 @@ def pool_of(task: Task) -> Pool:
 
 def with_pool(task: Task, **changes: Any) -> Task:
     """The same task, with something else in its simulator."""
-    return pool_task(dataclasses.replace(pool_of(task), **changes), task.vary, task.agents)
+    return pool_task(dataclasses.replace(pool_of(task), **changes), task.vary, task.nominal, task.varied)
 
 
 def _side_by_side(pool: Pool, episodes: int) -> int:

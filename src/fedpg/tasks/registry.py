@@ -2,21 +2,25 @@
 
 import functools
 import importlib.util
+import inspect
 import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
+from types import MappingProxyType
 from typing import Any
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
+from gymnasium.envs.registration import load_env_creator
 
 from fedpg.errors import ConfigError, unknown
 from fedpg.machine import cores
 from fedpg.pieces import import_object
 from fedpg.tasks.cartpole import CARTPOLE
 from fedpg.tasks.compiled import Environment, compiled_task
+from fedpg.tasks.models import parameters_of, with_model
 from fedpg.tasks.pool import Pool, pool_task
 from fedpg.tasks.simulators import (
     EnvPoolSimulator,
@@ -25,6 +29,7 @@ from fedpg.tasks.simulators import (
     KeptPools,
     Mixed,
     Simulator,
+    envpool_arguments,
 )
 from fedpg.tasks.task import Task
 
@@ -42,6 +47,11 @@ NO_LIMIT = 2**31 - 1
 Factory = Callable[..., gymnasium.Env[Any, Any]]
 Variant = tuple[tuple[str, Any], ...]
 """Keyword arguments of one kind of task."""
+Given = Mapping[str, Sequence[Any]]
+"""Parameters, each with one value per agent."""
+NOTHING: Mapping[str, Any] = MappingProxyType({})
+OFFSET = "action_offset"
+"""A parameter of every task with box actions: what is added to its actions, one number for each."""
 
 
 def make_task(task: "str | Factory | Environment | Task | Sequence[Factory]") -> Task:
@@ -69,7 +79,7 @@ def make_task(task: "str | Factory | Environment | Task | Sequence[Factory]") ->
         )
     if has_envpool(task):
         return envpool_task(task)
-    return gymnasium_task(functools.partial(gymnasium.make, task, disable_env_checker=True), task)
+    return gymnasium_task(_by_id(task), task)
 
 
 def _own(task: Any, name: str) -> Task:
@@ -100,18 +110,18 @@ def has_envpool(task: str) -> bool:
     return task in registration.registry.specs and registration.registry.specs[task][0] in ENVPOOL_FAMILIES
 
 
-def envpool_task(task: str, variants: Sequence[Variant] = ()) -> Task:
-    """A task by EnvPool, with the keyword arguments of every agent."""
+def envpool_task(task: str, variants: Sequence[Variant] = (), server: Variant = ()) -> Task:
+    """A task by EnvPool, with the keyword arguments of every agent and of the server."""
     import envpool
     from envpool import registration
 
     spec = envpool.make_spec(task)
-    observation_space, action_space = _envpool_spaces(task)
+    observation_space, action_space = _envpool_spaces(task, server)
     observations, actions, to_task = adapt(task, observation_space, action_space)
     # Those of MuJoCo draw at random in `reset` only, and are slow to make.
     reseeds = registration.registry.specs[task][0] != "envpool.mujoco.gym"
     kept = KeptPools(task)
-    kinds, whose = _kinds(variants)
+    kinds, whose = _kinds(variants, server)
     for kind in kinds[1:]:
         _refuse_other_spaces(task, _envpool_spaces(task, kind), (observation_space, action_space))
 
@@ -138,14 +148,14 @@ def envpool_task(task: str, variants: Sequence[Variant] = ()) -> Task:
         teams=2 if hasattr(os, "sched_setaffinity") and cores() > 1 else 1,
     )
 
-    def vary(given: Mapping[str, Sequence[Any]]) -> Task:
-        several = _variants(given, variants)
-        if {name for variant in several for name, _ in variant} <= set(spec._config_keys):
-            return envpool_task(task, several)
+    def vary(agents: Given, nominal: Mapping[str, Any] = NOTHING) -> Task:
+        several, own = _variants(agents, variants), _merged(server, nominal)
+        if {name for variant in (*several, own) for name, _ in variant} <= {*spec._config_keys, *parameters_of(task)}:
+            return envpool_task(task, several, own)
         # EnvPool's own simulator has other knobs than Gymnasium's.
-        return gymnasium_task(functools.partial(gymnasium.make, task, disable_env_checker=True), task, several)
+        return gymnasium_task(_by_id(task), task, several, own)
 
-    return pool_task(pool, vary, len(variants) or None)
+    return pool_task(pool, vary, _numbers(task, action_space), _columns(variants))
 
 
 def _envpool_spaces(task: str, variant: Variant = ()) -> tuple[spaces.Space[Any], spaces.Space[Any]]:
@@ -155,21 +165,27 @@ def _envpool_spaces(task: str, variant: Variant = ()) -> tuple[spaces.Space[Any]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the bounds of its boxes, which are not used
         try:
-            spec = envpool.make_spec(task, **dict(variant))
+            spec = envpool.make_spec(task, **envpool_arguments(task, variant))
         except TypeError as error:
             raise ConfigError(f"EnvPool's {task} does not take the parameters {dict(variant)}") from error
         return spec.gymnasium_observation_space, spec.gymnasium_action_space
 
 
-def gymnasium_task(factory: Factory, name: str, variants: Sequence[Variant] = ()) -> Task:
+def gymnasium_task(factory: Factory, name: str, variants: Sequence[Variant] = (), server: Variant = ()) -> Task:
     """A task by Gymnasium environments, one object per episode that is under way."""
-    first = make_one(factory, name)
+    kinds, whose = _kinds(variants, server)
+
+    def made(kind: int) -> gymnasium.Env[Any, Any]:
+        arguments = with_model(name, dict(kinds[kind]))
+        offset = arguments.pop(OFFSET, None)
+        one = make_one(arguments.pop("factory", factory), name, **arguments)
+        return one if offset is None else _with_offset(one, np.asarray(offset))
+
+    first = made(0)
     observations, actions, to_task = adapt(name, first.observation_space, first.action_space)
-    kinds, whose = _kinds(variants)
 
     def make(kind: int) -> gymnasium.Env[Any, Any]:
-        arguments = dict(kinds[kind])
-        other = make_one(arguments.pop("factory", factory), name, **arguments)
+        other = made(kind)
         had = other.observation_space, other.action_space
         _refuse_other_spaces(name, had, (first.observation_space, first.action_space))
         return other
@@ -187,8 +203,39 @@ def gymnasium_task(factory: Factory, name: str, variants: Sequence[Variant] = ()
         simulator=f"Gymnasium {gymnasium.__version__}",
         teams=1,
     )
-    several = functools.partial(_variants, before=variants)
-    return pool_task(pool, lambda given: gymnasium_task(factory, name, several(given)), len(variants) or None)
+
+    def vary(agents: Given, nominal: Mapping[str, Any] = NOTHING) -> Task:
+        return gymnasium_task(factory, name, _variants(agents, variants), _merged(server, nominal))
+
+    return pool_task(pool, vary, _numbers(name, first.action_space, factory), _columns(variants))
+
+
+def _by_id(task: str) -> Factory:
+    return functools.partial(gymnasium.make, task, disable_env_checker=True)
+
+
+def _with_offset(environment: gymnasium.Env[Any, Any], offset: np.ndarray) -> gymnasium.Env[Any, Any]:
+    """The environment, with something added to every action."""
+    space = environment.action_space
+    assert isinstance(space, spaces.Box)
+    low, high = space.low, space.high
+    return gymnasium.wrappers.TransformAction(
+        environment, lambda action: np.clip(action + offset, low, high).astype(space.dtype), space
+    )
+
+
+def _numbers(name: str, actions: spaces.Space[Any], factory: Factory | None = None) -> dict[str, float]:
+    """The numbers among the keyword arguments of a task, and those of its model, with their nominal values."""
+    found: dict[str, float] = {}
+    spec = gymnasium.registry.get(name)
+    maker = factory if spec is None else load_env_creator(str(spec.entry_point)) if spec.entry_point else None
+    try:
+        takes = inspect.signature(maker).parameters if maker is not None else {}
+    except (TypeError, ValueError):  # of something built in
+        takes = {}
+    given = {key: value.default for key, value in takes.items()} | (dict(spec.kwargs) if spec is not None else {})
+    found = {key: value for key, value in given.items() if type(value) in (int, float)} | parameters_of(name)
+    return found | ({OFFSET: 0.0} if isinstance(actions, spaces.Box) else {})
 
 
 def _refuse_other_spaces(name: str, had: tuple[Any, Any], wanted: tuple[Any, Any]) -> None:
@@ -196,7 +243,17 @@ def _refuse_other_spaces(name: str, had: tuple[Any, Any], wanted: tuple[Any, Any
         raise ConfigError(f"the agents' tasks {name} have different observations or actions: one policy fits one")
 
 
-def _variants(given: Mapping[str, Sequence[Any]], before: Sequence[Variant]) -> list[Variant]:
+def _columns(variants: Sequence[Variant]) -> dict[str, list[Any]]:
+    """By parameter, what was by agent."""
+    rows = [dict(variant) for variant in variants]
+    return {name: [row[name] for row in rows] for name in rows[0]} if rows else {}
+
+
+def _merged(before: Variant, more: Mapping[str, Any]) -> Variant:
+    return tuple({**dict(before), **more}.items())
+
+
+def _variants(given: Given, before: Sequence[Variant]) -> list[Variant]:
     """The keyword arguments of every agent, beside those that they had before."""
     counts = {len(values) for values in given.values()} | ({len(before)} if before else set())
     if len(counts) != 1:
@@ -206,11 +263,10 @@ def _variants(given: Mapping[str, Sequence[Any]], before: Sequence[Variant]) -> 
     return [tuple({**dict(a), **dict(zip(given, b, strict=True))}.items()) for a, b in zip(old, rows, strict=True)]
 
 
-def _kinds(variants: Sequence[Variant]) -> tuple[list[Variant], Callable[[np.ndarray], np.ndarray]]:
-    """(the different kinds of task, the nominal one first; agents [N] -> which kind each has [N])."""
-    kinds: list[Variant] = [()]
-    kinds += [v for i, v in enumerate(variants) if v not in variants[:i]]
-    of_agent = np.array([*(kinds.index(v) for v in variants), 0])  # the nominal one last, for the server's -1
+def _kinds(variants: Sequence[Variant], server: Variant) -> tuple[list[Variant], Callable[[np.ndarray], np.ndarray]]:
+    """(the different kinds of task, the server's first; agents [N] -> which kind each has [N])."""
+    kinds = list(dict.fromkeys([server, *variants]))
+    of_agent = np.array([*(kinds.index(v) for v in variants), 0])  # the server's last, for its number is -1
     return kinds, lambda agents: of_agent[agents] if variants else np.zeros_like(agents)
 
 
@@ -220,10 +276,11 @@ def make_one(factory: Factory, name: str, **arguments: Any) -> gymnasium.Env[Any
         environment = factory(**arguments)
     except (gymnasium.error.Error, ImportError) as error:
         raise ConfigError(f"Gymnasium cannot make the task {name}: {error}") from error
-    except TypeError as error:
+    except (TypeError, ValueError, AssertionError) as error:
         if not arguments:
             raise
-        raise ConfigError(f"the task {name} does not take the parameters {', '.join(arguments)}: {error}") from error
+        given = ", ".join(f"{key}={value}" for key, value in arguments.items())
+        raise ConfigError(f"the task {name} does not take the parameters {given}: {error}") from error
     if not isinstance(environment, gymnasium.Env):
         raise ConfigError(f"the task {name} made {environment!r}, which is not a gymnasium.Env")
     return environment

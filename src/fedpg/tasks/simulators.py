@@ -1,15 +1,17 @@
 """Simulators outside JAX: EnvPool's pools, made anew or kept, and environments of Gymnasium."""
 
 import ctypes
+import functools
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
 from fedpg.machine import cores
+from fedpg.tasks.models import for_envpool, with_model
 
 KEPT = 800
 """Environments that are kept, at a megabyte each: those of a round of ten agents and its inner loop."""
@@ -42,6 +44,16 @@ class Simulator(Protocol):
         ...
 
 
+@functools.cache
+def envpool_arguments(task: str, variant: tuple[tuple[str, Any], ...]) -> Mapping[str, Any]:
+    """The keyword arguments of a kind of task, as EnvPool takes them."""
+    if not variant:
+        return {}
+    import envpool
+
+    return for_envpool(str(envpool.make_spec(task).config.base_path), with_model(task, dict(variant)))
+
+
 class EnvPoolSimulator:
     """A pool, all episodes of which are under way at once."""
 
@@ -61,7 +73,7 @@ class EnvPoolSimulator:
         self.resets = 0
         threads = min(cores(), len(seeds))
         self.pool = envpool.make_gymnasium(
-            task, num_envs=len(seeds), num_threads=threads, env_seed=seeds.tolist(), **dict(variant)
+            task, num_envs=len(seeds), num_threads=threads, env_seed=seeds.tolist(), **envpool_arguments(task, variant)
         )
         # Its own way in and out, without the checks and the tree of names around it: they take 30 us a step, as much
         # as the simulation of two landers. `done` is of both kinds, terminated and truncated.

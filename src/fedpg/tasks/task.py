@@ -76,6 +76,15 @@ class Rollout(Protocol):
     ) -> Any: ...
 
 
+class Vary(Protocol):
+    """(parameters, each with one value per agent; those of the server) -> the same task with those.
+
+    What is not given stays as it was; the server's is the nominal one unless something is given for it.
+    """
+
+    def __call__(self, agents: Mapping[str, Sequence[Any]], server: Mapping[str, Any] = ...) -> "Task": ...
+
+
 @dataclass(frozen=True, eq=False)
 class Task:
     """What agents learn: nobody outside this room knows whether JAX, EnvPool or Gymnasium simulates it."""
@@ -92,8 +101,9 @@ class Task:
     rollout: Rollout
     to_task: Callable[[np.ndarray], np.ndarray]
     """The policy's actions [n] or [n, A], or one of them, as the task takes them."""
-    vary: Callable[[Mapping[str, Sequence[Any]]], "Task"]
-    """(parameters, each with one value per agent) -> the same task with those; the server's stays nominal."""
+    vary: "Vary"
+    nominal: Mapping[str, float]
+    """The numbers that may differ from agent to agent, as they are if nobody says otherwise."""
     widths: Callable[[int, int], tuple[int, ...]]
     """(smallest batch, largest) -> how many episodes per agent may be asked for."""
     most: int
@@ -106,8 +116,13 @@ class Task:
     """The same task for one of several runs side by side, which keep the cores busy by themselves."""
     seconds: dict[str, float]
     """Spent so far, by phase; empty where nobody can tell."""
-    agents: int | None
-    """For how many agents it was varied; None if all have the same."""
+    varied: Mapping[str, Sequence[Any]]
+    """What differs between agents, one value for each; nothing if all have the same task."""
+
+    @property
+    def agents(self) -> int | None:
+        """For how many agents it was varied; None if all have the same."""
+        return len(next(iter(self.varied.values()))) if self.varied else None
 
 
 class RoundKeys(NamedTuple):
@@ -170,6 +185,37 @@ class AgentEpisodes(NamedTuple):
             horizon=jnp.where(wanted, self.steps, 0).reshape(-1),
             agents=jnp.repeat(agents, self.width),
             byzantine=jnp.repeat(attacking, self.width),
+            pool_keys=each(keys.pool_key),
+            resets=jnp.asarray(keys.resets),
+        )
+
+
+class AgentTests(NamedTuple):
+    """Greedy episodes in the tasks of agents 0, 1, ...: the same first states for all, as far as their tasks allow."""
+
+    agents: int
+    episodes: int
+    steps: int
+
+    @property
+    def greedy(self) -> bool:
+        return True
+
+    @property
+    def noise_steps(self) -> int:
+        return self.steps
+
+    def __call__(self, keys: RoundKeys, first: Array | int = 0) -> Episodes:
+        def each(key: Array) -> Array:
+            mine = jax.random.fold_in(stream(key, "evaluation"), LATER)
+            return jnp.tile(episode_keys(mine, self.episodes), self.agents)
+
+        count = self.agents * self.episodes
+        return Episodes(
+            keys=each(keys.key),
+            horizon=jnp.full(count, self.steps),
+            agents=first + jnp.repeat(jnp.arange(self.agents), self.episodes),
+            byzantine=jnp.zeros(count, bool),
             pool_keys=each(keys.pool_key),
             resets=jnp.asarray(keys.resets),
         )

@@ -12,7 +12,7 @@ from jax import Array
 from fedpg.aggregators import Aggregator
 from fedpg.assembly import MakePolicy, make_problem
 from fedpg.attacks import Attack, Scene, as_attack
-from fedpg.config import Config, PresetName, refuse_idle_attack
+from fedpg.config import STRINGS, Config, PresetName, refuse_idle_attack
 from fedpg.policies import Policy
 from fedpg.presets import make_config, renamed
 from fedpg.problem import Algorithm
@@ -26,6 +26,8 @@ class Settings(TypedDict, total=False):
 
     algorithm_options: Sequence[str]
     agents: int
+    vary: Sequence[str]
+    vary_seed: int
     byzantine: int
     attack_form: Literal["paper", "released"]
     attack_options: Sequence[str]
@@ -95,7 +97,7 @@ def train(
         preset,
         None if algorithm is None else _name(algorithm),
         **{kind: _name(piece) for kind, piece in pieces.items()},
-        **{key: tuple(value) if key.endswith("_options") else value for key, value in settings.items()},  # type: ignore[arg-type]
+        **{key: tuple(value) if key in STRINGS else value for key, value in settings.items()},  # type: ignore[arg-type]
     )
     refuse_idle_attack(config)
     own = {

@@ -20,11 +20,12 @@ from fedpg.errors import ConfigError, Stopped
 from fedpg.federation import Local
 from fedpg.machine import cores
 from fedpg.policies import Params, Policy
-from fedpg.problem import Federation, Problem, State
+from fedpg.problem import Federation, Problem, State, make_broadcast
 from fedpg.programs import side_by_side
 from fedpg.server import Server
 from fedpg.storage import StorageError, remove_unfinished, write_config
 from fedpg.training.checkpoint import FILE, RECORDS, check_progress, load_checkpoint, save_checkpoint, save_policy
+from fedpg.training.each import Each, measure
 from fedpg.training.events import Events
 from fedpg.training.folders import alone_in, check_folder, make_folder
 from fedpg.training.harm import HARM
@@ -64,6 +65,8 @@ class Run(NamedTuple):
     """The time this call took, compiling not included."""
     finished: bool
     """False if the run was interrupted: it goes on with resume."""
+    each: Each | None = None
+    """Where agents differ, and the run is finished: what the last policy is worth to each of them."""
 
 
 def train_seeds(
@@ -298,4 +301,9 @@ class _Training:
             Trained(problem.policy, problem.policy.unravel(theta), problem.task.to_task)
             for theta in (state.theta, state.output)
         )
-        return Run(problem.config, self.seed, last, output, self.records, self.folder, seconds, self.finished)
+        each = None
+        if problem.task.varied and self.finished:
+            each = measure(problem, state.theta, make_broadcast(state.key, state.round + 1, 0).keys)
+            if self.folder is not None:
+                each.save(self.folder)
+        return Run(problem.config, self.seed, last, output, self.records, self.folder, seconds, self.finished, each)
