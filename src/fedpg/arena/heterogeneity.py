@@ -77,10 +77,8 @@ def plans(task: str, trajectories: int | None = None) -> list[Plan]:
     for width in study.widths:
         length = min(study.trajectories, trajectories or study.trajectories)
         base = base_config(task, AGENTS, LIARS, length, vary=study.words(width))
-        pairs = [(NOBODY, SERVER)]
-        pairs += [
-            (attack, defence) for defence in MAIN for attack in (NOBODY, *study.attacks) if _told(attack, defence)
-        ]
+        pairs = [(NOBODY, SERVER), (NOBODY, HONEST)]
+        pairs += [(attack, defence) for defence in MAIN for attack in (NOBODY, *study.attacks)]
         pairs += [(f"agent {i} alone", HONEST) for i in range(study.alone if width else 1)]  # else all are alike
         pairs += [(attack, defence) for defence in study.defences for attack in (NOBODY, study.attacks[0])]
         found.append(Plan(width, base, pairs))
