@@ -82,7 +82,7 @@ class Vary(Protocol):
     What is not given stays as it was; the server's is the nominal one unless something is given for it.
     """
 
-    def __call__(self, agents: Mapping[str, Sequence[Any]], server: Mapping[str, Any] = ...) -> "Task": ...
+    def __call__(self, agents: Mapping[str, Sequence[Any]], server: Mapping[str, Any] = ..., /) -> "Task": ...
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,0 +1,233 @@
+"""Agents that differ: what is drawn for them, what their tasks become, and what one policy is worth to each."""
+
+import dataclasses
+import functools
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import jax
+import mujoco
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import fedpg
+from fedpg import ConfigError, make_config, make_problem, make_task, train_seeds
+from fedpg.cli import main
+from fedpg.federation import Local
+from fedpg.federation.messages import decode_reply, encode_broadcast, settings_digest
+from fedpg.federation.site import Site
+from fedpg.problem import make_broadcast
+from fedpg.server import evaluate, evaluate_agents
+from fedpg.tasks import RoundKeys
+from fedpg.tasks.differences import SETTINGS, differences
+from fedpg.tasks.models import changed_model, model_of, parameters_of
+from fedpg.training.each import FILE, measure, read_each
+from fedpg.training.rounds import first_state
+from tiny import TINY
+
+CARTPOLE = make_task("CartPole-v1")
+KEYS = RoundKeys(jax.random.key(5), jax.random.key(6), 0)
+VARIED = TINY | {"vary": ("length=0.5", "gravity=even:0.2"), "algorithm": "gpomdp", "inner_law": "fixed"}
+VARIED |= {"inner_steps": 1, "none_accepted": "skip"}
+
+
+# What is drawn
+
+
+@given(st.floats(0, 0.99), st.integers(1, 30), st.integers(0, 2**32 - 1))
+def test_numbers_are_drawn_around_the_nominal_one(half: float, agents: int, seed: int):
+    drawn = differences(CARTPOLE, [f"length={half!r}"], agents, seed).agents["half_length"]
+    assert len(drawn) == agents
+    assert all(0.5 * (1 - half) - 1e-12 <= x <= 0.5 * (1 + half) + 1e-12 for x in drawn)
+
+
+def test_an_agents_number_depends_on_seed_name_and_agent_alone():
+    words = ["length=0.5", "gravity=0.5"]
+    ten, five = (differences(CARTPOLE, words, k, 3).agents for k in (10, 5))
+    assert {name: values[:5] for name, values in ten.items()} == five
+    assert ten["half_length"] == differences(CARTPOLE, words[:1], 10, 3).agents["half_length"]
+    assert ten != differences(CARTPOLE, words, 10, 4).agents
+    relative = np.array(ten["half_length"]) / 0.5, np.array(ten["gravity"]) / 9.8
+    assert abs(np.corrcoef(*relative)[0, 1]) < 0.9  # each parameter has draws of its own
+    unseen = differences(CARTPOLE, words, 10, 3, unseen=10).agents
+    assert not set(unseen["half_length"]) & set(ten["half_length"])
+
+
+def test_even_numbers_are_those_of_the_field_for_five_agents():
+    drawn = differences(CARTPOLE, ["gravity=even:0.5"], 5, 0).agents["gravity"]
+    np.testing.assert_allclose(sorted(drawn), 9.8 * np.array([0.5, 0.75, 1, 1.25, 1.5]))
+
+
+def test_words_may_give_a_range_a_list_or_a_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    lengths = differences(CARTPOLE, ["pole-lengths"], 200, 0).agents["half_length"]
+    assert 0.1 <= min(lengths) < 0.15
+    assert 0.85 < max(lengths) <= 0.9
+    assert differences(CARTPOLE, ["force=5,6,7"], 3, 0).agents == {"force": [5.0, 6.0, 7.0]}
+    (tmp_path / "my_poles.py").write_text("def length(agent):\n    return {'half_length': 0.3 + agent / 10}\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert differences(CARTPOLE, ["my_poles:length"], 2, 0).agents == {"half_length": [0.3, 0.4]}
+    assert differences(CARTPOLE, ["my_poles:length"], 2, 0, unseen=2).agents == {"half_length": [0.5, 0.6]}
+
+
+def test_one_agent_alone_has_a_server_in_its_own_task_and_wind_blows_for_all():
+    assert differences(CARTPOLE, ["length=0.3,"], 1, 0) == ({"half_length": [0.3]}, {"half_length": 0.3})
+    lander = make_task("LunarLander-v3")
+    found = differences(lander, ["wind=0.5"], 2, 0)
+    assert found.server == {"enable_wind": True}
+    assert found.agents["enable_wind"] == [True, True]
+
+
+BAD = [
+    (["lenght=0.5"], ["no parameter 'lenght'", "half_length", "length"]),
+    (["length=1"], ["share of its nominal value", "half_length=LOW:HIGH"]),
+    (["length=-0.1"], ["share of its nominal value"]),
+    (["length=nan"], ["must have numbers"]),
+    (["length=0.4,0.5"], ["2 numbers", "3 agents"]),
+    (["length=0.4,-0.5,0.6"], ["more than 0", "agent 1"]),
+    (["length=0.9:0.1"], ["smaller number first"]),
+    (["length=0.1", "half_length=0.2"], ["given twice"]),
+    (["pole-length"], ["did you mean pole-lengths"]),
+    (["math:pi"], ["not a function"]),
+    (["os.path:nothing"], ["package.module:function"]),
+    (["action_offset=0.4"], ["no parameter"]),
+]
+
+
+@pytest.mark.parametrize(("words", "message"), BAD, ids=[" ".join(words) for words, _ in BAD])
+def test_what_cannot_be_is_refused(words: list[str], message: list[str]):
+    with pytest.raises(ConfigError) as refused:
+        make_problem(make_config(**(TINY | {"agents": 3, "byzantine": 0, "vary": tuple(words)})))
+    assert [word for word in message if word not in str(refused.value)] == []
+
+
+@pytest.mark.simulators
+def test_physics_that_a_simulator_refuses_is_an_error_with_its_parameters():
+    with pytest.raises(ConfigError, match=r"LunarLander-v3 does not take the parameters gravity=-1[34]"):
+        make_problem(make_config("LunarLander-v3", agents=2, vary=("gravity=-14:-13",)))
+    with pytest.raises(ConfigError, match="friction of HalfCheetah-v5 must be more than 0"):
+        make_problem(make_config("HalfCheetah-v5", agents=2, vary=("friction=1,0",)))
+
+
+# Models
+
+
+@pytest.mark.simulators
+@pytest.mark.parametrize("task", ["HalfCheetah-v5", "Hopper-v5", "Ant-v5", "Reacher-v5"])
+def test_a_model_has_the_physics_that_were_asked_for(task: str):
+    before = mujoco.MjModel.from_xml_path(str(model_of(task)))
+    after = mujoco.MjModel.from_xml_path(
+        str(changed_model(task, (("friction", 0.5), ("gravity", 0.8), ("mass", 1.25))))
+    )
+    np.testing.assert_allclose(after.body_mass, 1.25 * before.body_mass, rtol=1e-6)
+    np.testing.assert_allclose(after.opt.gravity, 0.8 * before.opt.gravity)
+    np.testing.assert_allclose(after.geom_friction, 0.5 * before.geom_friction)
+    np.testing.assert_allclose(after.geom_size, before.geom_size)
+
+
+@pytest.mark.simulators
+def test_limbs_get_the_length_that_was_asked_for():
+    model = mujoco.MjModel.from_xml_path(str(changed_model("HalfCheetah-v5", (("bthigh", 0.18), ("fthigh", 0.11)))))
+    found = {name: model.geom(name).size[1] for name in ("bthigh", "fthigh", "bshin")}
+    assert found == pytest.approx({"bthigh": 0.18, "fthigh": 0.11, "bshin": 0.15})
+    assert set(SETTINGS["thighs"].words) == {"bthigh=0.1005:0.1855", "fthigh=0.1005:0.1655"}
+    assert parameters_of("LunarLander-v3") == {}
+
+
+@pytest.mark.simulators
+def test_envpool_simulates_the_changed_model_as_gymnasium_does():
+    task, config = make_task("HalfCheetah-v5"), make_config("HalfCheetah-v5", agents=2, horizon=20, test_horizon=20)
+    drawn = differences(task, ["friction=even:0.5", "gravity=0.3", "thighs"], 2, 0).agents
+    still = {"reset_noise_scale": [0.0, 0.0]}  # the two simulators draw first states of their own
+    problem = make_problem(config, task.vary(drawn | still))
+    assert problem.task.simulator.startswith("EnvPool")
+    theta = problem.policy.init(jax.random.key(0))
+    ours = evaluate_agents(problem, theta, KEYS, 2, 1)[:, 0]
+    theirs = []
+    for agent in range(2):
+        file = changed_model("HalfCheetah-v5", tuple(sorted((name, values[agent]) for name, values in drawn.items())))
+        make = functools.partial(gymnasium.make, "HalfCheetah-v5", xml_file=str(file), reset_noise_scale=0.0)
+        theirs.append(evaluate(make_problem(config, make_task(make)), theta, KEYS, 1)[0][0])
+    np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-3)
+    assert abs(ours[0] - ours[1]) > 0.01  # they do differ
+
+
+@pytest.mark.simulators
+def test_actions_may_have_offsets():
+    problem = make_problem(make_config("Pendulum-v1", agents=2, vary=("action-offsets",), horizon=5, test_horizon=5))
+    offsets = problem.task.varied["action_offset"]
+    assert len(offsets) == 2
+    assert all(len(offset) == 1 for offset in offsets)
+    theta = problem.policy.init(jax.random.key(0))
+    returns = evaluate_agents(problem, theta, KEYS, 2, 2)
+    assert (returns[0] != returns[1]).all()  # the same first states, other actions
+
+
+# What a policy is worth to each
+
+
+def test_every_agent_is_tested_in_its_own_task():
+    problem = make_problem(make_config(**VARIED))
+    theta = problem.policy.init(jax.random.key(1))
+    found = evaluate_agents(problem, theta, KEYS, 4, 30)
+    for agent in range(4):
+        own = {name: [values[agent]] * 4 for name, values in problem.task.varied.items()}
+        alike = problem._replace(task=CARTPOLE.vary(own))
+        np.testing.assert_array_equal(evaluate_agents(alike, theta, KEYS, 4, 30)[agent], found[agent])
+    few = problem._replace(task=dataclasses.replace(problem.task, most=60))  # not all at a time
+    np.testing.assert_array_equal(evaluate_agents(few, theta, KEYS, 4, 30), found)
+
+
+def test_a_run_leaves_what_its_policy_is_worth_to_each(tmp_path: Path):
+    problem = make_problem(make_config(**VARIED))
+    run = train_seeds(problem, [0], tmp_path / "run")[0]
+    assert run.each is not None
+    assert run.each == read_each(tmp_path / "run")
+    assert run.each.parameters.keys() == {"half_length", "gravity"}
+    assert len(run.each.own) == len(run.each.unseen) == 4
+    config, values = run.config, json.loads((tmp_path / "run" / FILE).read_text())
+    assert config.vary == VARIED["vary"]
+    assert values["parameters"]["half_length"] == list(problem.task.varied["half_length"])
+    (tmp_path / "run" / FILE).write_text(json.dumps(values | {"own": ["much"]}))
+    with pytest.raises(fedpg.StorageError, match="damaged"):
+        read_each(tmp_path / "run")
+
+
+def test_alone_an_agent_is_tested_in_its_own_task_too():
+    settings: dict[str, Any] = VARIED | {"agents": 1, "byzantine": 0, "aggregator": "mean", "vary": ("length=2.5,",)}
+    problem = make_problem(make_config(**settings))
+    theta = problem.policy.init(jax.random.key(1))
+    each = measure(problem, theta, KEYS, 200)
+    assert each.unseen == []
+    assert each.nominal == pytest.approx(each.own[0], rel=0.15)  # other episodes of the same task
+    nominal = evaluate(make_problem(make_config(**(settings | {"vary": ()}))), theta, KEYS, 200)[0].mean()
+    assert each.own[0] > 1.5 * nominal  # a long pole falls slowly
+
+
+def test_a_site_has_the_task_of_its_number():
+    problem = make_problem(make_config(**(VARIED | {"byzantine": 0})))
+    state = first_state(problem, 0)
+    broadcast = make_broadcast(state.key, 1, 4, theta=state.theta)
+    replies, _ = Local(problem).ask(broadcast, state.agents)
+    for agent in (0, 3):
+        message = encode_broadcast(broadcast, agent, settings_digest(problem.config))
+        reply = decode_reply(Site(problem, agent)(message), 1, problem.policy.size, problem.algorithm.reply)
+        np.testing.assert_allclose(reply.vectors["gradient"], replies.vectors["gradient"][agent], rtol=1e-4, atol=1e-6)
+
+
+# From the command line
+
+
+def test_the_command_line_says_what_each_agent_gets(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    options = ["--agents", "3", "--batch", "4", "4", "--hidden", "8", "--trajectories", "8", "--horizon", "30"]
+    options += ["--test-horizon", "30", "--test-episodes", "2"]
+    assert main(["train", "--vary", "length=0.5", *options, "--out", str(tmp_path / "run"), "--quiet"]) == 0
+    printed = capsys.readouterr().out
+    assert re.search(r"agent\s+half length\s+return", printed)
+    assert "unseen tasks" in printed
+    assert main(["evaluate", str(tmp_path / "run"), "--per-agent", "--episodes", "3"]) == 0
+    assert "worst" in capsys.readouterr().out
