@@ -239,5 +239,7 @@ class Algorithm(NamedTuple):
     """(problem, state, what the server contributes) -> nothing: compiles what only this algorithm uses."""
     batches: int = 1
     """How many batches of B_t trajectories every agent samples in a round."""
+    optimised: bool = True
+    """Whether the optimiser makes its steps; else they go along the aggregate, or along its natural gradient."""
     small_batches: bool = False
     """Whether the server may also ask for b trajectories, the minibatch, instead of B_t."""

@@ -75,7 +75,8 @@ def fedsvrpg_m(rate: float = 0.1, beta: float = 0.2, steps: int = 2, longest: fl
     def first(problem: Problem, theta: Array) -> Memory:
         return Common(jnp.zeros_like(theta), theta)
 
-    return Algorithm(one_round, Agent(answer), broadcast=("theta", "old", "u"), init=first, batches=steps)
+    sends = ("theta", "old", "u")
+    return Algorithm(one_round, Agent(answer), broadcast=sends, init=first, batches=steps, optimised=False)
 
 
 @jax.jit

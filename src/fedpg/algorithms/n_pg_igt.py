@@ -51,7 +51,7 @@ def n_pg_igt(step: float = 0.05, least: float = 0.3) -> Algorithm:
     def first(problem: Problem, theta: Array) -> Memory:
         return Transported(jnp.zeros_like(theta), theta)
 
-    return Algorithm(one_round, GRADIENT, init=first)
+    return Algorithm(one_round, GRADIENT, init=first, optimised=False)
 
 
 @jax.jit

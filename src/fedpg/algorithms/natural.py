@@ -65,7 +65,7 @@ def natural(kl: float = 0.02, keep: float = 0.35) -> Algorithm:
         step(problem.policy, keep, state.theta, state.theta, own, state.algorithm)
 
     needs = ("check", "states", "scores")  # the scores are for aggregators: they may judge in the metric of the step
-    return Algorithm(one_round, GRADIENT, init=first, needs=needs, warm_up=warm_up)
+    return Algorithm(one_round, GRADIENT, init=first, needs=needs, warm_up=warm_up, optimised=False)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))

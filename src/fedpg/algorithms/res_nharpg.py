@@ -64,7 +64,7 @@ def res_nharpg(step: float = 0.15) -> Algorithm:
 
     agent = Agent(answer, init=lambda agents, size: jnp.zeros((agents, size)))
     sends = ("theta", "between", "move")
-    return Algorithm(one_round, agent, broadcast=sends, init=lambda problem, theta: theta, batches=2)
+    return Algorithm(one_round, agent, broadcast=sends, init=lambda problem, theta: theta, batches=2, optimised=False)
 
 
 @jax.jit

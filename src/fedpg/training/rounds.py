@@ -77,7 +77,8 @@ def advance(
     vectors = next(iter(replies.vectors.values()))
     t, honest = state.round + 1, ~problem.byzantine
     known = simulated & (replies.status == 0) & (honest | (t < problem.config.attack_start))
-    steps_by = (state.theta, state.optimizer, server.own.scores if problem.algorithm.needs else None)
+    scores = server.own.scores if problem.algorithm.needs else None
+    steps_by = (state.theta, state.optimizer if problem.algorithm.optimised else None, scores)
     norms, length, keep, harm = _measure(
         problem.optimizer, vectors, verdict.gradient, state.key, t, steps_by, known, verdict.rule
     )
@@ -118,16 +119,19 @@ def _measure(
     gradient: Array,
     run_key: Array,
     round_: Array,
-    steps_by: tuple[Array, Memory, Array | None],
+    steps_by: tuple[Array, Memory | None, Array | None],
     honest: Array,
     rule: Array,
 ) -> tuple[Array, Array, Array, Harm]:
-    """`steps_by` is what a step depends on: theta and the optimiser's memory, or the scores if it is a natural one."""
+    """`steps_by` is what a step depends on: theta, the optimiser's memory where it has one, the scores if it is a
+    natural one."""
     theta, optimizer, scores = steps_by
 
     def move(direction: Array) -> Array:
         if scores is not None:
             return solve(damped(fisher_of(scores), gradient), direction)
+        if optimizer is None:
+            return direction
         return transformation.update(-direction, optimizer, theta)[0]  # type: ignore[return-value]
 
     draw = jax.random.uniform(stream(jax.random.fold_in(run_key, round_), "output"))
@@ -147,7 +151,8 @@ def warm_up(problem: Problem, state: State) -> None:
     vectors, known = jnp.zeros((agents, problem.policy.size)), np.zeros(agents, bool)
     rule = jnp.asarray(NOBODY, jnp.int32)
     scores = jnp.zeros((SCORES, problem.policy.size)) if "scores" in problem.algorithm.needs else None
-    _measure(problem.optimizer, vectors, theta, state.key, 1, (theta, state.optimizer, scores), known, rule)
+    steps_by = (theta, state.optimizer if problem.algorithm.optimised else None, scores)
+    _measure(problem.optimizer, vectors, theta, state.key, 1, steps_by, known, rule)
 
 
 def paper_count(agents: int, batch: int, own: int) -> int:
