@@ -24,7 +24,7 @@ from fedpg.attacks import make_attack
 from fedpg.cli import COMMANDS, main
 from fedpg.cli.arguments import parse_seeds
 from fedpg.cli.federation import Create
-from fedpg.cli.reproduce import Reproduce
+from fedpg.cli.reproduce import HETEROGENEITY, Reproduce
 from fedpg.cli.train import Train
 from fedpg.config import refuse_idle_attack, validate
 from fedpg.experiments.catalogue import find
@@ -213,7 +213,8 @@ def check(options: Any) -> int:
     if isinstance(options, Train | Reproduce):
         parse_seeds(options.seeds)
     if isinstance(options, Reproduce):
-        find(options.names or ("all",), options.task)
+        if options.names != (HETEROGENEITY,):
+            find(options.names or ("all",), options.task, options.only)
     return 0
 
 

@@ -144,6 +144,12 @@ def test_a_round_says_how_far_the_liars_moved_the_step(tiny: Callable[..., Probl
         assert -1 <= log["harm_cosine"] <= 1
 
 
+def test_where_no_optimiser_makes_the_steps_they_go_along_the_aggregate(tiny: Callable[..., Problem]):
+    ((log, _, _),) = rounds(tiny(algorithm="n-pg-igt", aggregator="mean", batch=(4, 4)), 1)
+    assert log["harm_step"] == pytest.approx(log["harm"], rel=1e-3)
+    assert log["harm"] > 0.1
+
+
 def test_before_an_attack_begins_all_agents_are_honest_and_their_mean_does_no_harm(tiny: Callable[..., Problem]):
     harm = [log["harm"] for log, _, _ in rounds(tiny(aggregator="mean", attack_start=3, batch=(4, 4)), 3)]
     assert harm[:2] == pytest.approx([0.0, 0.0], abs=1e-4)
