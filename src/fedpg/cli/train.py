@@ -28,6 +28,7 @@ class Train:
       fedpg train --task LunarLander-v3
       fedpg train --task my_package.my_module:make_environment
       fedpg train --attack my_package.my_module:my_attack --byzantine 3
+      fedpg train --start-from runs/first --trajectories 2000 --out runs/second
     """
 
     config: Annotated[Config, tyro.conf.arg(name="")]
@@ -35,6 +36,8 @@ class Train:
     """One seed (`3`), several (`0,1,5`), or a range without its end (`0:10`)."""
     out: Path | None = None
     """The run folder; by default a new one under `runs/`."""
+    start_from: Path | None = None
+    """Begin from a policy instead of a random one: a run folder, or a policy file."""
     resume: bool = False
     """Go on with the run in `--out` from its checkpoint, or start it if it has written nothing yet."""
     quiet: bool = False
@@ -75,6 +78,7 @@ def run_train(command: Train) -> int:
     from fedpg.training import train_seeds
     from fedpg.training.folders import new_folder
     from fedpg.training.progress import make_reporter
+    from fedpg.training.start import read_start
 
     task, note = renamed(command.config.task)
     if note:
@@ -86,11 +90,12 @@ def run_train(command: Train) -> int:
     seeds = parse_seeds(command.seeds)
     if command.resume and command.out is None:
         raise ConfigError("resume goes on with the run in a folder: give it with --out")
+    start = None if command.start_from is None else read_start(command.start_from, problem)
     folder = command.out or new_folder(config)
     reporter = make_reporter(config, command.quiet, command.json)
     stop = threading.Event()
     with on_signal(stop, "stopping after this round"):
-        runs = train_seeds(problem, seeds, folder, command.resume, reporter, stop)
+        runs = train_seeds(problem, seeds, folder, command.resume, reporter, stop, start=start)
     plot_curve(folder / "curve.png", [run.records for run in runs], title_of(config))
     if not command.json:
         print_summary(runs, folder)

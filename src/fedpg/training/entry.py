@@ -13,12 +13,13 @@ from fedpg.aggregators import Aggregator
 from fedpg.assembly import MakePolicy, make_problem
 from fedpg.attacks import Attack, Scene, as_attack
 from fedpg.config import STRINGS, Config, PresetName, refuse_idle_attack
-from fedpg.policies import Policy
+from fedpg.policies import Params, Policy
 from fedpg.presets import make_config, renamed
 from fedpg.problem import Algorithm
 from fedpg.tasks import Environment, Factory, Task, make_task
 from fedpg.training.progress import Live, Silent, make_reporter
 from fedpg.training.run import Run, train_seeds
+from fedpg.training.start import read_start
 
 
 class Settings(TypedDict, total=False):
@@ -70,6 +71,7 @@ def train(
     policy: str | Policy | MakePolicy = "mlp",
     optimizer: str | optax.GradientTransformation = "adam",
     parameters: Mapping[str, Sequence[Any]] | None = None,
+    start: str | Path | Params | None = None,
     seed: int = 0,
     out: str | Path | None = None,
     resume: bool = False,
@@ -82,7 +84,8 @@ def train(
     Every piece is a name, `package.module:object`, or the object itself. `task` is a Gymnasium id, a function that
     makes a Gymnasium environment, one such function for every agent, or an `Environment` in JAX; `parameters` are
     those of the task that differ between agents, one value per agent each. `attack` may also be a function of a
-    `Scene` that returns what all agents send [K, D]. Without a folder `out` nothing is written. Progress is shown in a
+    `Scene` that returns what all agents send [K, D]. `start` is the policy to begin from, instead of a random one: a run
+    folder, a policy file, or `run.policy.params`. Without a folder `out` nothing is written. Progress is shown in a
     terminal and in a notebook; `progress` says so either way.
     """
     given = None if isinstance(task, str) else make_task(task)
@@ -109,7 +112,8 @@ def train(
     reporter = make_reporter(config)
     if progress is False or (progress is None and not isinstance(reporter, Live)):
         reporter = Silent()
-    return train_seeds(problem, [seed], out, resume, reporter, stop)[0]
+    theta = None if start is None else read_start(start, problem)
+    return train_seeds(problem, [seed], out, resume, reporter, stop, start=theta)[0]
 
 
 def _name(piece: Any) -> str:

@@ -1,7 +1,7 @@
 """Run folders: whose they are, what is in them, and that nobody else writes there."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from fedpg.config import Config
@@ -45,12 +45,16 @@ def check_folder(folder: Path, config: Config, seed: int, resume: bool) -> None:
         raise StorageError(f"{folder} exists already: {hint}")
 
 
-def make_folder(folder: Path, config: Config, seed: int) -> None:
-    """A folder with the settings in it; those of a run to be resumed stay until its checkpoint has been read."""
+def make_folder(folder: Path, config: Config, seed: int, fill: Callable[[Path], None] = lambda folder: None) -> None:
+    """A folder with the settings in it; those of a run to be resumed stay until its checkpoint has been read.
+
+    `fill` writes what else belongs to a run before its first round: a folder with settings is complete.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise StorageError(f"cannot make the run folder {folder}: {error.strerror or error}") from error
+    fill(folder)
     if not (folder / "config.json").exists():
         write_config(folder, config, seed)
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from fedpg.columns import blas, columns_are_alone
 from fedpg.config import Config
@@ -32,6 +33,7 @@ from fedpg.training.harm import HARM
 from fedpg.training.progress import Reporter, Silent, Snapshot
 from fedpg.training.records import Records
 from fedpg.training.rounds import advance, evaluated, first_state, warm_up
+from fedpg.training.start import begun, keep_start, kept_start
 
 SECONDS_PER_CHECKPOINT = 5.0
 RECENT = 20
@@ -77,11 +79,12 @@ def train_seeds(
     reporter: Reporter | None = None,
     stop: threading.Event | None = None,
     sites: Federation | None = None,
+    start: Array | None = None,
 ) -> list[Run]:
     """Train one run per seed, several at a time if there are the cores; each is what it would be alone.
 
     One seed lives in the folder `out` itself, several in `seed-0`, `seed-1`, ... of it; without one, nothing is
-    written. With `sites`, they are the agents.
+    written. With `sites`, they are the agents. New runs begin from the policy `start` [D], or from a random one.
     """
     reporter, stop = reporter or Silent(), stop or threading.Event()
     good = all(isinstance(seed, int) and 0 <= seed < 2**32 for seed in seeds)
@@ -116,10 +119,10 @@ def train_seeds(
             reporter.note(HARM)
         for seed, folder in folders.items():
             if folder is not None:
-                make_folder(folder, problem.config, seed)
+                make_folder(folder, problem.config, seed, lambda at: keep_start(at, problem, start))
                 held.enter_context(alone_in(folder))
         runs = [
-            _Training(problem, seed, folders[seed], federation, reporter, stop, cancel, far, alone=workers == 1)
+            _Training(problem, seed, folders[seed], federation, reporter, stop, cancel, far, workers == 1, start)
             for seed in seeds
         ]
         if workers > 1:
@@ -184,21 +187,24 @@ class _Training:
         cancel: threading.Event,
         far: bool,
         alone: bool,
+        start: Array | None,
     ) -> None:
         self.problem, self.seed, self.folder, self.federation = problem, seed, folder, federation
         self.reporter, self.stop, self.cancel = reporter, stop, cancel
         self.far, self.alone = far, alone
         self.server = Server(problem, cancel)
-        self.state, self.records = self._start()
+        self.state, self.records = self._start(start)
 
-    def _start(self) -> tuple[State, Records]:
+    def _start(self, theta: Array | None) -> tuple[State, Records]:
         """What the run goes on from: its checkpoint, or the beginning."""
         if self.folder is not None:
             # Again: before the folder was locked, another process may have run.
             check_progress(self.folder, self.problem.config, self.seed)
             if (self.folder / FILE).exists():
                 return load_checkpoint(self.folder, self.problem, self.seed)
-        return first_state(self.problem, self.seed), Records(self.problem.config)
+            theta = kept_start(self.folder, self.problem)
+        state = first_state(self.problem, self.seed)
+        return state if theta is None else begun(self.problem, state, theta), Records(self.problem.config)
 
     def run(self) -> Run:
         """Rounds until all trajectories are sampled, or somebody asks to stop."""
