@@ -21,6 +21,16 @@ from fedpg.cli.federation import (
     run_join,
     run_serve,
 )
+from fedpg.cli.members import (
+    AddSite,
+    RemoveSite,
+    Renew,
+    Status,
+    run_add_site,
+    run_remove_site,
+    run_renew,
+    run_status,
+)
 from fedpg.cli.policies import Evaluate, Play, run_evaluate, run_play
 from fedpg.cli.report import Report, run_report
 from fedpg.cli.reproduce import Reproduce, run_reproduce
@@ -43,10 +53,14 @@ fedpg: several agents learn one policy together, while some of them fail or lie.
   fedpg theory      what the paper's theorem promises your federation, and what it asks for
   fedpg theory lab  the theorem's rates, measured where the true gradient is known
 
-  fedpg federation create    the folder of a federation across machines: keys, certificates, settings
-  fedpg federation demo      a server and ten sites on this machine, secured, three of them Byzantine
-  fedpg serve                the server of a federation
-  fedpg join                 a site of a federation, with an environment of its own
+  fedpg federation create        the folder of a federation across machines: keys, certificates, settings
+  fedpg federation demo          a server and ten sites on this machine, secured, three of them Byzantine
+  fedpg federation status        its members, certificates and last run
+  fedpg federation add-site      a new site, from the next run on
+  fedpg federation remove-site   a site, or a stolen key, is out at once
+  fedpg federation renew         the server's certificate before it expires, or the key of a site
+  fedpg serve                    the server of a federation
+  fedpg join                     a site of a federation, with an environment of its own
 
 Examples:
   fedpg train                                                  ten honest agents learn CartPole
@@ -83,12 +97,22 @@ COMMANDS: dict[str, Command] = {
     "theory lab": Command(Lab, run_theory_lab),
     "federation create": Command(Create, run_create, create_defaults),
     "federation demo": Command(Demo, run_demo),
+    "federation status": Command(Status, run_status),
+    "federation add-site": Command(AddSite, run_add_site),
+    "federation remove-site": Command(RemoveSite, run_remove_site),
+    "federation renew": Command(Renew, run_renew),
     "serve": Command(Serve, run_serve),
     "join": Command(Join, run_join),
     "reproduce": Command(Reproduce, run_reproduce),
     "arena": Command(Arena, run_arena),
     "report": Command(Report, run_report),
 }
+
+
+def unknown_command(words: list[str]) -> ConfigError:
+    """Of those that there are; of a group, with its own."""
+    group = [name for name in COMMANDS if name.startswith(f"{words[0]} ")]
+    return unknown("command", " ".join(words[:2]), group) if group else unknown("command", words[0], COMMANDS)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -113,7 +137,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     name, rest = " ".join(arguments[:words]), arguments[words:]
     try:
         if name not in COMMANDS:
-            raise unknown("command", name, COMMANDS)
+            raise unknown_command(arguments)
         command = COMMANDS[name]
         about = inspect.getdoc(command.options)
         options: dict[str, Any] = {"prog": f"fedpg {name}", "description": about, "args": rest}

@@ -39,7 +39,7 @@ class Create:
     deadline: float = 60.0
     """Seconds that a round waits for replies."""
     quorum: int = 0
-    """Replies that a round needs; 0: more than half of the sites."""
+    """Replies that a round needs; 0: more than half of the sites, and more than twice as many as may lie by alpha."""
     seed: int = 0
     """The seed of the run."""
 
@@ -59,13 +59,15 @@ class Serve:
 
     Examples:
       fedpg serve my-federation
-      fedpg serve my-federation --out runs/second
+      fedpg serve my-federation --out my-federation/run-2 --start-from my-federation/run
     """
 
     folder: Annotated[Path, tyro.conf.Positional]
     """The folder that `fedpg federation create` made."""
     out: Path | None = None
     """The run folder; by default `run` in the federation's."""
+    start_from: Path | None = None
+    """Begin a new run from a policy instead of a random one: a run folder, or a policy file."""
     insecure: bool = False
     """Without TLS: only on this machine, unless --force is given."""
     force: bool = False
@@ -78,11 +80,13 @@ class Serve:
 class Join:
     """Be a site of a federation: answer each round with a gradient from this site's own environment.
 
-    Keeps the environment and the compiled code between rounds, and connects again by itself.
+    Keeps the environment and the compiled code between rounds, and connects again by itself. When the run is over, it
+    saves the policy and ends.
 
     Examples:
       fedpg join site-0 --task my_package.my_module:make_environment
-      fedpg join site-0
+      fedpg join site-0 --policy our-policy.safetensors
+      fedpg join site-0 --wait
     """
 
     folder: Annotated[Path, tyro.conf.Positional]
@@ -98,6 +102,10 @@ class Join:
     share_errors: bool = False
     """Send the server the text of an error of this site's task, which may quote its data; by default the server is
     told the kind of the error only, and the text is printed here."""
+    policy: Path | None = None
+    """Where to save the policy when the run is over; by default `policy.safetensors` in the folder."""
+    wait: bool = False
+    """When the run is over, wait for the next one instead of ending."""
 
 
 @dataclass(frozen=True)
@@ -130,6 +138,7 @@ class Demo:
 def run_create(command: Create) -> int:
     need_flower()
     from fedpg.sites.folder import create
+    from fedpg.sites.gathering import about_quorum
 
     task, note = renamed(command.config.task)
     if note:
@@ -140,6 +149,8 @@ def run_create(command: Create) -> int:
     refuse_idle(config)
     made = create(command.folder, config, command.address, command.deadline, command.quorum, command.seed)
     folder = shlex.quote(str(command.folder))
+    if text := about_quorum(command.quorum, config):
+        print(f"fedpg: warning: {text}", file=sys.stderr)
     print(f"{command.folder}: a federation of {agents} sites, the server at {made.address}.")
     print(f"  1. hand {folder}/sites/site-0 ... to the sites, one each; read {folder}/README.md")
     print("  2. at each site:    fedpg join site-0 --task package.module:factory")
@@ -159,7 +170,9 @@ def run_serve(command: Serve) -> int:
     out = command.out or command.folder / "run"
     stop = threading.Event()
     with on_signal(stop, "stopping; a round that still waits for replies is done again when you go on"):
-        run = serve(federation, out, command.insecure, command.force, command.quiet, stop)
+        run = serve(
+            federation, out, command.insecure, command.force, command.quiet, stop, start_from=command.start_from
+        )
     plot_curve(out / "curve.png", [run.records], title_of(run.config))
     print_summary([run], out)
     if not run.finished:
@@ -184,7 +197,17 @@ def run_join(command: Join) -> int:
     warn_insecure(command.insecure)
     stop = threading.Event()
     with on_signal(stop, "leaving after this round"):
-        join(site, command.task, command.insecure, command.force, command.quiet, stop, command.share_errors)
+        join(
+            site,
+            command.task,
+            command.insecure,
+            command.force,
+            command.quiet,
+            stop,
+            command.share_errors,
+            command.policy,
+            command.wait,
+        )
     return 0
 
 

@@ -18,7 +18,7 @@ from fedpg.agents import Answers
 from fedpg.config import Config, to_json
 from fedpg.problem import STATUSES, Broadcast, Schema
 
-FORMAT = 2
+FORMAT = 3
 """Of the messages: both ends must speak the same."""
 EXTRA = 8192
 """Bytes of a message beyond its vectors, at the most."""
@@ -43,6 +43,15 @@ REPLY: dict[str, type] = {
     "seconds": float,  # spent at the site
 }
 """And one entry of bytes for each vector that the algorithm declares, one float for each scalar."""
+END: dict[str, type] = {
+    "format": int,
+    "settings": str,
+    "agent": int,
+    "end": int,  # rounds that the run had
+    "return": float,  # of its last policy, greedy, at the server
+    "vector.theta": bytes,
+}
+"""The last message of a run. A site replies to it with the number of its agent."""
 
 
 class MessageError(ValueError):
@@ -51,6 +60,14 @@ class MessageError(ValueError):
     def __init__(self, status: str, text: str) -> None:
         super().__init__(text)
         self.status = STATUSES.index(status)
+
+
+class End(NamedTuple):
+    """What a site is told when the run that it helped is over."""
+
+    rounds: int
+    test_return: float
+    theta: np.ndarray
 
 
 class Reply(NamedTuple):
@@ -81,18 +98,20 @@ def largest(size: int, vectors: int = 1) -> int:
 
 def settings_digest(config: Config) -> str:
     """Of the settings that the sites and the server must agree on: all but the task, which is each site's own, and
-    those that concern the server alone."""
+    those that concern the server alone. How many sites there are is among these, unless some of them are to lie."""
     alone = (
         *("task", "trajectories", "test_episodes", "test_horizon", "learning_rate", "optimizer", "none_accepted"),
-        *("aggregator", "aggregator_options", "fail_closed"),
+        *("aggregator", "aggregator_options", "fail_closed", "alpha", "sigma", "delta"),
+        *(() if config.byzantine else ("agents",)),
     )
     shared = {name: value for name, value in to_json(config).items() if name not in alone}
     return hashlib.sha256(json.dumps(shared, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def encode_broadcast(broadcast: Broadcast, agent: int, settings: str) -> dict[str, Any]:
-    """A broadcast for one agent, with its own row of what has one for each."""
-    rows = {name: v[agent] if v.ndim == 2 else v for name, v in broadcast.vectors.items()}
+def encode_broadcast(broadcast: Broadcast, agent: int, settings: str, row: int | None = None) -> dict[str, Any]:
+    """A broadcast for one agent, with its own row of what has one for each: that of its number, or another."""
+    row = agent if row is None else row
+    rows = {name: v[row] if v.ndim == 2 else v for name, v in broadcast.vectors.items()}
     return {
         "format": FORMAT,
         "settings": settings,
@@ -143,6 +162,23 @@ def decode_broadcast(
         pool_key=_key(values["pool_key"]),
         vectors={name: jnp.asarray(numbers) for name, numbers in vectors.items()},
     )
+
+
+def encode_end(end: End, agent: int, settings: str) -> dict[str, Any]:
+    """The last message of a run, for one agent."""
+    about: dict[str, Any] = {"format": FORMAT, "settings": settings, "agent": agent, "end": end.rounds}
+    return about | {"return": float(end.test_return), vector("theta"): _bytes(end.theta, "<f4")}
+
+
+def decode_end(values: Mapping[str, Any], config: Config, size: int) -> End:
+    """What a server says at the end of a run, or a MessageError."""
+    _check(values, END)
+    if values["settings"] != settings_digest(config):
+        raise MessageError("wrong type", "the end of a run with other settings than this site's")
+    theta = _read(values[vector("theta")], size)
+    if not np.isfinite(theta).all():
+        raise MessageError("not finite", "the server's policy has numbers that are not finite")
+    return End(values["end"], values["return"], theta)
 
 
 def encode_reply(answers: Answers, schema: Schema, round_: int, seconds: float) -> dict[str, Any]:

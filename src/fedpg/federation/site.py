@@ -51,6 +51,8 @@ class Site:
             raise MessageError("wrong type", f"a message for agent {agent}, and this site is agent {self.number}")
         nothing = first_memory(problem, 1)
         last = self.memories.get(agent, Remembered(0, nothing, nothing))
+        if broadcast.round < last.round:  # of another run, which nothing of the last one concerns
+            last = Remembered(0, nothing, nothing)
         before = last.before if broadcast.round == last.round else last.after
         answers, after = answer(problem, broadcast, before, np.array([agent]))
         self.memories[agent] = Remembered(broadcast.round, before, after)

@@ -2,14 +2,14 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.common.constant import ErrorCode
 
-from fedpg.errors import Stopped
-from fedpg.federation.messages import encode_broadcast, settings_digest
+from fedpg.errors import ConfigError, Stopped
+from fedpg.federation.messages import End, encode_broadcast, encode_end, settings_digest
 from fedpg.problem import STATUSES, Broadcast, Memory, Outcome, Problem, Replies
 from fedpg.sites.gathering import Gathering, check_quorum
 from fedpg.sites.ledger import Ledger
@@ -19,6 +19,10 @@ RECORD = "fedpg"
 """The name of the one record in a message."""
 GRACE = 5.0
 """Seconds that a message outlives its deadline, so that nobody asks for one that is gone."""
+LONGEST = 30.0
+"""Seconds between two attempts at a round that found no quorum, at the most."""
+HANDOVER = 20.0
+"""Seconds that the server waits, at the most, until the sites have taken the policy of a run that is over."""
 
 
 class Grid(Protocol):
@@ -42,15 +46,19 @@ class Exchange:
         quorum: int = 0,
         poll: float = 0.02,
         rounds: int = 0,
+        numbers: Sequence[int] | None = None,
+        removed: Callable[[], Collection[int]] = tuple,
     ) -> None:
-        """`nodes` gives the sites that are connected: the agent's number -> Flower's number of the node.
+        """`nodes` gives the sites that are connected: the row of the site in this run -> Flower's number of the node.
 
-        After round `rounds` it asks to stop, if that is not 0.
+        After round `rounds` it asks to stop, if that is not 0. `numbers` are those of the agents, by row, if they are
+        not 0, 1, ...; `removed` gives the rows whose sites are no members any more.
         """
+        self.numbers, self.removed = numbers or range(problem.config.agents), removed
         self.grid, self.nodes, self.problem, self.ledger, self.stop = grid, nodes, problem, ledger, stop
         self.config = problem.config
         self.deadline, self.poll, self.rounds = deadline, poll, rounds
-        self.quorum = check_quorum(quorum, self.config.agents)
+        self.quorum = check_quorum(quorum, self.config)
         self.settings = settings_digest(self.config)
         self.round: Gathering | None = None
 
@@ -68,13 +76,21 @@ class Exchange:
             )
             self.ledger.begin(round_, attempt, list(nodes))
             complete = self._collect(round_, broadcast, nodes)
+            for agent in self.removed():  # whoever was taken off meanwhile has no part in this round any more
+                round_.refuse(agent, "no answer", "removed from the federation")
             if self.stop.is_set() and not (complete and round_.usable >= self.quorum):
                 break  # resumed, the run does this round as if it had not been interrupted
             if round_.usable >= self.quorum:
                 return round_.replies(), memory
             self.ledger.failed(round_, self.quorum)
-            self.stop.wait(1.0)
+            self._pause(min(LONGEST, 2.0 ** min(attempt - 1, 10)), nodes)
         raise Stopped
+
+    def _pause(self, seconds: float, nodes: Mapping[int, int]) -> None:
+        """Until there is reason to believe that another attempt goes better: other sites, or some time."""
+        until = time.monotonic() + seconds
+        while time.monotonic() < until and not self.stop.is_set() and self.nodes() == nodes:
+            self.stop.wait(0.1)
 
     def warm_up(self, memory: Memory) -> list[Callable[[], Any]]:
         """Nothing: the sites compile for themselves."""
@@ -88,16 +104,62 @@ class Exchange:
         if self.rounds and round_ >= self.rounds:
             self.stop.set()
 
+    def finish(self, end: End, told: Collection[str], patience: float) -> list[str]:
+        """Hand the policy of a run that is over to the sites that are connected, and wait so many seconds for those that
+        are not; `told` have it already. The names of those that have not got it in the end."""
+        rows = {row: site.name for row, site in enumerate(self.ledger.rows)}
+        lacking = {row for row, name in rows.items() if name not in told} - set(self.removed())
+        until = time.monotonic() + patience
+        while lacking and not self.stop.is_set():
+            there = {row: node for row, node in self.nodes().items() if row in lacking}
+            contents = {row: encode_end(end, self.numbers[row], self.settings) for row in there}
+            waiting = self._push(contents, there, end.rounds, HANDOVER)
+            limit = time.monotonic() + HANDOVER
+            while waiting and not self.stop.is_set() and time.monotonic() < limit:
+                for reply in self.grid.pull_messages(list(waiting)):
+                    row = waiting.pop(reply.metadata.reply_to_message_id, None)
+                    if row is not None and not reply.has_error():
+                        lacking.discard(row)
+                        self.ledger.delivered(row, end.rounds)
+                self.stop.wait(self.poll)
+            if time.monotonic() > until:
+                break
+            self.stop.wait(0.2)
+        return [rows[row] for row in sorted(lacking)]
+
+    def _push(
+        self, contents: Mapping[int, dict[str, Any]], nodes: Mapping[int, int], round_: int, seconds: float
+    ) -> dict[str, int]:
+        """Send each row's values to its node; message -> row, of those that were taken."""
+        messages = [
+            Message(
+                RecordDict({RECORD: ConfigRecord(values)}),
+                dst_node_id=nodes[row],
+                message_type="train",
+                ttl=seconds + GRACE,
+                group_id=str(round_),
+            )
+            for row, values in contents.items()
+        ]
+        ids = list(self.grid.push_messages(messages))
+        return {id_: row for id_, row in zip(ids, contents, strict=True) if id_}
+
     def _wait_for_quorum(self, round_: int) -> Mapping[int, int] | None:
         """The sites that are connected, if they are enough; a server's first round waits for all a while longer."""
         said: bool | None = None
         enough_since: float | None = None
         while not self.stop.is_set():
-            nodes = self.nodes()
+            nodes, members = self.nodes(), self.config.agents - len(self.removed())
+            if members < self.quorum:
+                raise ConfigError(
+                    f"a round needs {self.quorum} replies, and only {members} of the {self.config.agents} sites that "
+                    "this run began with are left: begin a new run from its policy, with the sites of now: fedpg serve "
+                    "... --out NEW --start-from OLD"
+                )
             if len(nodes) >= self.quorum:
                 enough_since = enough_since or time.monotonic()
                 late = time.monotonic() - enough_since > self.deadline
-                if self.round is not None or late or len(nodes) == self.config.agents:
+                if self.round is not None or late or len(nodes) == members:
                     return nodes
             enough = len(nodes) >= self.quorum
             if enough is not said:
@@ -108,25 +170,16 @@ class Exchange:
 
     def _collect(self, round_: Gathering, broadcast: Broadcast, nodes: Mapping[int, int]) -> bool:
         """Ask, and take the replies until the deadline or `stop`; whether all who were asked have replied."""
-        messages = [
-            Message(
-                RecordDict({RECORD: ConfigRecord(encode_broadcast(broadcast, agent, self.settings))}),
-                dst_node_id=node,
-                message_type="train",
-                ttl=self.deadline + GRACE,
-                group_id=str(round_.number),
-            )
-            for agent, node in nodes.items()
-        ]
-        ids = list(self.grid.push_messages(messages))
-        waiting = {id_: agent for id_, agent in zip(ids, nodes, strict=True) if id_}
+        contents = {row: encode_broadcast(broadcast, self.numbers[row], self.settings, row) for row in nodes}
+        waiting = self._push(contents, nodes, round_.number, self.deadline)
         until = round_.began + self.deadline
         while waiting and not self.stop.is_set() and time.monotonic() < until:
             for reply in self.grid.pull_messages(list(waiting)):
                 agent = waiting.pop(reply.metadata.reply_to_message_id, None)
                 if agent is not None:
                     take_reply(round_, agent, reply)
-                    self.ledger.heard(round_, agent)
+                    if not reply.has_error() or status_of(reply.error.code) != "no answer":  # nothing came: it is gone
+                        self.ledger.heard(round_, agent)
             if waiting:
                 self.stop.wait(self.poll)
         return not waiting

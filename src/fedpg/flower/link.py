@@ -42,7 +42,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from fedpg.flower.exchange import code_of
 from fedpg.flower.warm import HEARTBEAT
-from fedpg.sites.ledger import Ledger
+from fedpg.sites.ledger import REMOVED, Ledger
 
 HOLD = 5.0
 """Seconds that an idle site's request for work is held open, instead of the site asking again and again."""
@@ -59,8 +59,8 @@ Next = Callable[[Request], Awaitable[Response]]
 class Link:
     """A SuperLink whose only run is this process."""
 
-    def __init__(self, keys: Sequence[bytes], largest: int, ledger: Ledger) -> None:
-        """`keys` are the sites' public keys, by the numbers of their agents; `largest` the bytes of a message."""
+    def __init__(self, keys: Sequence[bytes | None], largest: int, ledger: Ledger) -> None:
+        """`keys` are the sites' public keys, by the rows of the run; `largest` the bytes of a message."""
         for name in ("flwr", "uvicorn.error"):
             logging.getLogger(name).setLevel(logging.CRITICAL)  # what matters is in the ledger
         self.ledger = ledger
@@ -68,22 +68,46 @@ class Link:
         state = factory.state()
         assert isinstance(state, InMemoryLinkState)
         self.state = state
-        self.agents = {
-            self.state.create_node(NOOP_FLWR_AID, NOOP_ACCOUNT_NAME, key, 0): i for i, key in enumerate(keys)
-        }
-        self.by_key = dict(zip(keys, self.agents, strict=True))
+        self.agents: dict[int, int] = {}  # node -> the row of its site
+        self.by_key: dict[bytes, int] = {}  # public key -> node
+        self.later: set[bytes] = set()  # keys of sites that this run began without
+        self.removed: set[int] = set()  # rows
+        self.received: dict[int, int] = {}  # node -> bytes of its requests
+        self.sent: dict[int, int] = {}  # node -> bytes of the responses
+        self.admit(keys)
         self.run_id = self._start_run()
         self.largest = largest + OVERHEAD
         self.open: dict[str, int] = {}  # message -> the node that is to reply
         self.replies: dict[str, str] = {}  # message -> its reply
         self.oversized: set[int] = set()  # nodes
         self.over: dict[str, tuple[int, bool]] = {}  # message -> its round, which is over, and whether it had a reply
-        self.received = dict.fromkeys(self.agents, 0)  # node -> bytes of its requests
-        self.sent = dict.fromkeys(self.agents, 0)  # node -> bytes of the responses
         self._round = 0
         self._work: dict[int, asyncio.Event] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self.app = self._make_app(factory)
+
+    def admit(self, keys: Sequence[bytes | None], later: Iterable[bytes] = ()) -> None:
+        """Let in whoever has one of these keys, by the rows of the run, and nobody else from now on."""
+        self.later = set(later)
+        wanted = {key: row for row, key in enumerate(keys) if key is not None}
+        for key, node in list(self.by_key.items()):
+            if key not in wanted:
+                del self.by_key[key]
+                row = self.agents.pop(node)
+                self.state.delete_node(NOOP_FLWR_AID, node)
+                self.ledger.shut_out(row, removed=keys[row] is None)
+        self.removed = {row for row, key in enumerate(keys) if key is None}
+        for key, row in wanted.items():
+            if key not in self.by_key:
+                try:
+                    node = self.state.create_node(NOOP_FLWR_AID, NOOP_ACCOUNT_NAME, key, 0)
+                except ValueError:  # Flower does not take a key again that was shut out
+                    self.ledger.note(row, "refused", "a key that was shut out: start the server again to let it in")
+                    continue
+                self.agents[node], self.by_key[key] = row, node
+                self.received[node] = self.sent[node] = 0
+        for row in self.removed:
+            self.ledger.rows[row].state = REMOVED
 
     def _start_run(self) -> int:
         run_id = self.state.create_run(
@@ -118,10 +142,11 @@ class Link:
     def nodes(self) -> dict[int, int]:
         """The sites that are connected: agent -> node."""
         online = self.state.get_nodes(self.run_id)
-        for node, agent in self.agents.items():
+        agents = dict(self.agents)
+        for node, agent in agents.items():
             if node not in online:
                 self.ledger.lost(agent)
-        return {agent: node for node, agent in self.agents.items() if node in online}
+        return dict(sorted((agent, node) for node, agent in agents.items() if node in online))
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
         """Hand a round's messages to the sites; what is left of the round before is withdrawn."""
@@ -147,22 +172,25 @@ class Link:
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
         """The replies that are complete, by now."""
         found = []
+        online = self.state.get_nodes(self.run_id)
         for id_ in set(message_ids) & set(self.open):
-            reply = self._reply(id_)
+            reply = self._reply(id_, online)
             if reply is not None:
                 reply.metadata.__dict__["_reply_to_message_id"] = id_
                 found.append(reply)
                 self._forget([id_])
         return found
 
-    def _reply(self, id_: str) -> Message | None:
+    def _reply(self, id_: str, online: set[int]) -> Message | None:
         node = self.open[id_]
+        if id_ not in self.replies and node in online and node not in self.oversized:
+            return None
         message = Message(RecordDict(), dst_node_id=node, message_type="train")
         if node in self.oversized:
             return Message(
                 Error(code_of("too large"), f"a request of more than {self.largest} bytes"), reply_to=message
             )
-        if node not in self.state.get_nodes(self.run_id):
+        if node not in online:
             return Message(Error(code_of("no answer"), "the site went away"), reply_to=message)
         store = self.state.object_store
         reply = self.replies.get(id_)
@@ -206,10 +234,11 @@ class Link:
             self.ledger.stranger()
             raise HTTPException(403, "this federation has all its sites")
         node = message.node.node_id if hasattr(message, "node") else message.node_id
-        agent = self.agents[node]
+        agent = self._agent(node)
         self.ledger.seen(agent)
         if what == "pull-messages" and not await self._has_work(node, request):
             self._gone(node)
+        self._agent(node)  # a request may have been held while its site was shut out
         if what == "push-messages":
             self._check_push(node, agent, message)
         response = await call_next(request)
@@ -222,8 +251,16 @@ class Link:
             self.ledger.connected(agent)  # it was only stopped, or cut off
         return response
 
+    def _agent(self, node: int) -> int:
+        agent = self.agents.get(node)
+        if agent is None:
+            raise HTTPException(401, "this site was shut out")
+        return agent
+
     async def _activate(self, key: bytes, request: Request, call_next: Next) -> Response:
         node = self.by_key.get(key)
+        if key in self.later:
+            raise HTTPException(503, "this run began without this site: it is asked from the next run on")
         if node is not None:
             self._note_twice(node)
             self.state.deactivate_node(node)  # a site that was killed and starts again need not wait for its past
@@ -280,7 +317,8 @@ class Link:
 
     def _gone(self, node: int) -> None:
         self.state.deactivate_node(node)
-        self.ledger.lost(self.agents[node])
+        if node in self.agents:
+            self.ledger.lost(self.agents[node])
 
     def answer_in(self, loop: asyncio.AbstractEventLoop) -> None:
         """The loop of the web server: the requests that are held open wait in it."""
@@ -288,7 +326,7 @@ class Link:
 
     def release(self) -> None:
         """Answer all requests that are held open."""
-        self._wake(self.agents)
+        self._wake(list(self.agents))
 
     def _wake(self, nodes: Iterable[int]) -> None:
         def wake() -> None:

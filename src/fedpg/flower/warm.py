@@ -8,7 +8,7 @@ import random
 import ssl
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -40,6 +40,7 @@ from fedpg.federation.messages import MessageError
 from fedpg.federation.site import Responder
 from fedpg.flower.exchange import RECORD, code_of
 from fedpg.problem import STATUSES
+from fedpg.sites.certificates import WARNING
 
 HEARTBEAT = 10.0
 """Seconds; the least that Flower allows. After two of them without a sign, a site counts as gone."""
@@ -47,6 +48,13 @@ PAUSE = 0.2
 """Seconds between requests for work, if the server does not hold them open by itself."""
 LONGEST = 30.0
 """Seconds between two attempts to connect, at the most."""
+SPARING = 600.0
+"""Seconds after which the same trouble is said again, at the most."""
+EXPIRED = (9, 10)
+"""OpenSSL's numbers of a certificate that is not valid yet, or any more: somebody may yet mend that."""
+
+
+MEND = "whoever runs the server renews it with fedpg federation renew"
 
 
 class Address(NamedTuple):
@@ -57,12 +65,24 @@ class Address(NamedTuple):
     key: ec.EllipticCurvePrivateKey
 
 
+Over = Callable[[Mapping[str, Any]], str]
+"""The last message of a run -> what to say about it; a MessageError if it cannot be used."""
+
+
 class Voice(NamedTuple):
     """What a site says, and to whom."""
 
     say: Callable[[str], None]  # here: what it does
     warn: Callable[[str], None]  # here: what went wrong
     share_errors: bool  # whether the server is told the text of the task's errors, or their kind only
+    over: Over = lambda values: "the run is over"
+
+
+class Known(threading.Event):
+    """Set once the server has taken this site."""
+
+    useful = False
+    """Whether this connection has been of use: the next one, if it breaks, need not wait long."""
 
 
 def run_site(
@@ -73,16 +93,17 @@ def run_site(
     most: int,
     warn: Callable[[str], None] | None = None,
     share_errors: bool = False,
+    over: Over = lambda values: "the run is over",
 ) -> None:
     """Answer the server until `stop`, if its messages have at most so many bytes; connects again by itself, sooner at
-    first, later if it does not help."""
-    voice = Voice(say, warn or say, share_errors)
+    first, later if it does not help. `over` is told when a run is over."""
+    voice = Voice(say, Sparing(warn or say), share_errors, over)
     failures = 0
-    known = threading.Event()  # set once the server has taken this site
+    known = Known()
     while not stop.is_set():
-        began = time.monotonic()
+        known.useful = False
         try:
-            with _client(address) as client:
+            with _client(address, voice.warn) as client:
                 _serve(client, address, respond, voice, stop, most, known)
         except (httpx.InvalidURL, UnicodeError) as error:
             raise ConfigError(f"{address.server} is no address that can be reached: {error}") from error
@@ -90,7 +111,7 @@ def run_site(
             if isinstance(error, ValueError) and not isinstance(error.__cause__, DecodeError):
                 raise  # Flower's client says so of a response that it cannot read
             explain(error, address, known.is_set())
-            failures = 0 if time.monotonic() - began > LONGEST else failures + 1
+            failures = 1 if known.useful else failures + 1
             wait = min(LONGEST, 0.5 * 2 ** min(failures - 1, 10)) * random.uniform(0.8, 1.2)
             voice.warn(f"no connection to {address.server} ({_short(error)}); trying again in {wait:.1f} s")
             stop.wait(wait)
@@ -100,7 +121,7 @@ def explain(error: Exception, address: Address, known: bool) -> None:
     """Raise what no waiting will mend; a server that is `known` has taken this site before."""
     cause: BaseException | None = error
     while cause is not None:
-        if isinstance(cause, ssl.SSLCertVerificationError):
+        if isinstance(cause, ssl.SSLCertVerificationError) and cause.verify_code not in EXPIRED:
             raise ConfigError(
                 f"the server at {address.server} cannot be trusted: its certificate is not one of this federation's "
                 f"({cause.verify_message}). Is ca.crt from the same `fedpg federation create`, and the address right?"
@@ -118,7 +139,41 @@ def explain(error: Exception, address: Address, known: bool) -> None:
         ) from error
 
 
-def _client(address: Address) -> FleetHttpClient:
+class Sparing:
+    """Says the same again only after a while, and then a longer one."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self.say, self.last, self.gap, self.until = say, "", 0.0, 0.0
+
+    def __call__(self, text: str) -> None:
+        now = time.monotonic()
+        if text == self.last and now < self.until:
+            return
+        self.gap = min(SPARING, 2 * self.gap) if text == self.last else 10.0
+        self.last, self.until = text, now + self.gap
+        self.say(text)
+
+
+class Expiry:
+    """Looks at the server's certificate once in a connection, and warns if it expires soon."""
+
+    def __init__(self, warn: Callable[[str], None]) -> None:
+        self.warn, self.looked = warn, False
+
+    def intercept(self, context: Any, call_next: Any) -> httpx.Response:
+        response: httpx.Response = call_next(context)
+        stream = response.extensions.get("network_stream")
+        tls = None if stream is None or self.looked else stream.get_extra_info("ssl_object")
+        self.looked = True
+        if tls is not None:
+            end = str((tls.getpeercert() or {}).get("notAfter", ""))
+            days = (ssl.cert_time_to_seconds(end) - time.time()) / 86_400 if end else WARNING + 1
+            if days <= WARNING:
+                self.warn(f"warning: the server's certificate expires in {max(0, int(days))} days: {MEND}")
+        return response
+
+
+def _client(address: Address, warn: Callable[[str], None] = lambda text: None) -> FleetHttpClient:
     return FleetHttpClient.from_server_address(
         address.server,
         address.certificates is None,
@@ -126,6 +181,7 @@ def _client(address: Address) -> FleetHttpClient:
         interceptors=[
             RuntimeVersionHttpInterceptor(component_name="SuperNode"),
             NodeAuthHttpInterceptor(address.key, address.key.public_key()),
+            Expiry(warn),
         ],
     )
 
@@ -137,7 +193,7 @@ def _serve(
     voice: Voice,
     stop: threading.Event,
     most: int,
-    known: threading.Event,
+    known: Known,
 ) -> None:
     """One connection, from its beginning to its end."""
     node = _activate(client, address)
@@ -150,6 +206,7 @@ def _serve(
         while not stop.is_set():
             began = time.monotonic()
             work = client.PullMessages(PullMessagesRequest(node=node))
+            known.useful = True
             if work.messages_list:
                 _answer(client, node, work, respond, voice, most)
             elif time.monotonic() - began < PAUSE:
@@ -203,8 +260,12 @@ def _answer(
         if len(raw) > most:
             raise MessageError("too large", f"a message of {len(raw)} bytes, where {most} are enough")
         values: dict[str, Any] = dict(ConfigRecord.inflate(raw))
-        content = RecordDict({RECORD: ConfigRecord(respond(values))})
-        said = f"round {values['round']}: replied after {time.monotonic() - began:.2f} s"
+        if "end" in values:
+            said = voice.over(values)
+            content = RecordDict({RECORD: ConfigRecord({"agent": values["agent"]})})
+        else:
+            content = RecordDict({RECORD: ConfigRecord(respond(values))})
+            said = f"round {values['round']}: replied after {time.monotonic() - began:.2f} s"
     except MessageError as error:  # it quotes the server's message, and nothing of this site
         content = Error(code_of(STATUSES[error.status]), str(error))
         voice.warn(f"the server's message cannot be used: {error}")
@@ -269,7 +330,15 @@ def send_reply(
 
 
 def _short(error: Exception) -> str:
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            why = cause.verify_message
+            return f"the server's certificate cannot be trusted now: {why}. Is the clock right? If so, {MEND}"
+        cause = cause.__cause__ or cause.__context__
     if isinstance(error, httpx.HTTPStatusError):
+        if error.response.status_code == httpx.codes.SERVICE_UNAVAILABLE:
+            return "this run began without this site, which is asked from the next one on"
         # Not final: a clock is set right, here or there, sooner or later.
         clock = ": it does not take this site's signature. Is this machine's clock right? It may be 5 s ahead of the "
         clock += "server's and 5 minutes behind"

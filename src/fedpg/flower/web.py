@@ -18,7 +18,7 @@ class Server:
     """Serves a link until it is left."""
 
     def __init__(self, link: Link, host: str, port: int, certificate: Path | None = None, key: Path | None = None):
-        self.link = link
+        self.link, self.certificate, self.key = link, certificate, key
         if certificate is not None:
             try:
                 ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
@@ -53,6 +53,15 @@ class Server:
             )
         )
         self.thread = threading.Thread(target=self._run, daemon=True)
+
+    def renew(self) -> None:
+        """Take the certificate from its file again: connections from now on are shown that one."""
+        context = self.server.config.ssl
+        if context is not None and self.certificate is not None:
+            try:
+                context.load_cert_chain(self.certificate, self.key)
+            except OSError as error:
+                raise ConfigError(f"the new certificate {self.certificate} cannot be used: {error}") from error
 
     def _run(self) -> None:
         async def serve() -> None:

@@ -5,17 +5,23 @@ import ssl
 import sys
 import threading
 import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
 
 from fedpg.assembly import make_problem
 from fedpg.errors import ConfigError
-from fedpg.federation.messages import largest
+from fedpg.federation.messages import decode_end, largest
 from fedpg.federation.site import Site as Agent
 from fedpg.flower.warm import Address, run_site
 from fedpg.presets import renamed
 from fedpg.programs import keep_compiled
-from fedpg.sites.certificates import read_site_key
+from fedpg.sites.certificates import about_expiry, read_site_key
 from fedpg.sites.folder import Site, refuse_open, split_address
 from fedpg.storage import StorageError
+from fedpg.training.checkpoint import save_policy
 
 
 def join(
@@ -26,8 +32,14 @@ def join(
     quiet: bool = False,
     stop: threading.Event | None = None,
     share_errors: bool = False,
+    policy: Path | None = None,
+    wait: bool = False,
 ) -> None:
-    """Answer the rounds of a federation until `stop`; the text of an error leaves the site with `share_errors` only."""
+    """Answer the rounds of a federation until the run is over, or `stop`; with `wait`, also those of the next run.
+
+    The policy of a run that is over is saved as `policy`, by default in the site's folder. The text of an error leaves
+    the site with `share_errors` only.
+    """
     refuse_open(split_address(site.address)[0], insecure, force)
     key = read_site_key(site.folder / "site.key")
     try:
@@ -65,6 +77,23 @@ def join(
     responder = Agent(problem, site.agent)
     address = Address(site.address, certificates, key)
     stop = stop or threading.Event()
+    file = policy or site.folder / "policy.safetensors"
+
+    def over(values: Mapping[str, Any]) -> str:
+        end = decode_end(values, mine, site.parameters)
+        responder.memories.clear()  # what it remembers is of this run
+        text = f"the run is over after {end.rounds} rounds, with a return of {end.test_return:.1f} at the server"
+        try:
+            save_policy(file, mine, problem.policy, jnp.asarray(end.theta))
+            text += f"; its policy is in {file}"
+        except StorageError as error:
+            warn(str(error))
+        if not wait:
+            stop.set()
+        return f"{text}; waiting for the next run" if wait else text
+
     size = largest(site.parameters, len(problem.algorithm.broadcast))
-    run_site(address, responder, say, stop, size, warn, share_errors)
+    if certificates is not None and (text := about_expiry(site.folder / "ca.crt", "ask whoever runs the server")):
+        warn(f"warning: {text}")
+    run_site(address, responder, say, stop, size, warn, share_errors, over)
     say("left")

@@ -1,18 +1,39 @@
 """The server of a federation: a SuperLink, the rounds, and the run folder, in one process."""
 
+import contextlib
+import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from fedpg.federation.messages import largest
+import numpy as np
+
+from fedpg.errors import ConfigError
+from fedpg.federation.messages import End, largest
 from fedpg.flower.exchange import Exchange
 from fedpg.flower.link import Link
 from fedpg.flower.web import Server
-from fedpg.sites.folder import Federation, make_federated, refuse_open, split_address
+from fedpg.sites.folder import FILE as FEDERATION
+from fedpg.sites.folder import Federation, make_federated, read_federation, refuse_open, split_address
+from fedpg.sites.gathering import about_quorum
 from fedpg.sites.ledger import FILE, Ledger
+from fedpg.sites.members import (
+    Roster,
+    about_tolerance,
+    refuse_expired,
+    roster_of,
+    warn_of_expiry,
+    write_roster,
+)
 from fedpg.sites.table import make_table_reporter
+from fedpg.storage import StorageError
 from fedpg.training import Run, train_seeds
 from fedpg.training.folders import check_folder, make_folder
+from fedpg.training.start import keep_start, read_start
+
+LOOK = 0.5
+"""Seconds between two looks at the federation's folder."""
+DAY = 86_400.0
 
 
 def serve(
@@ -23,26 +44,125 @@ def serve(
     quiet: bool = False,
     stop: threading.Event | None = None,
     started: Callable[[Link], None] | None = None,
+    start_from: Path | None = None,
 ) -> Run:
-    """Train with the sites that come; goes on with the run in `out` if there is one."""
+    """Train with the sites that come; goes on with the run in `out` if there is one.
+
+    A new run has all members of the federation, and begins from a random policy or from that of `start_from`. Who is
+    removed while it runs is out at once; who is added is in the next one.
+    """
     stop = stop or threading.Event()
     host, port = split_address(federation.listen)
     refuse_open(host, insecure, force)
-    problem = make_federated(federation.config)
-    keys = federation.public_keys()
-    check_folder(out, federation.config, federation.seed, resume=True)
-    ledger = Ledger(federation.sites, out / FILE)
-    reporter = make_table_reporter(federation.config, ledger, quiet)
+    if not insecure:
+        refuse_expired(federation.folder)
+    roster = roster_of(federation, out)
+    config = roster.config(federation)
+    problem = make_federated(config)
+    keys = roster.keys(federation)
+    start = None if start_from is None else read_start(start_from, problem)
+    check_folder(out, config, federation.seed, resume=True)
+    ledger = Ledger(roster.sites, out / FILE)
+    reporter = make_table_reporter(config, ledger, quiet)
     ledger.say = reporter.note
     link = Link(keys, largest(problem.policy.size, len(problem.algorithm.reply.vectors)), ledger)
-    exchange = Exchange(link, link.nodes, problem, ledger, stop, deadline=federation.deadline, quorum=federation.quorum)
+    link.admit(keys, roster.later(federation))
+    exchange = Exchange(
+        link,
+        link.nodes,
+        problem,
+        ledger,
+        stop,
+        deadline=federation.deadline,
+        quorum=federation.quorum,
+        numbers=roster.numbers,
+        removed=lambda: link.removed,
+    )
     files = (None, None) if insecure else (federation.folder / "server.crt", federation.folder / "server.key")
     server = Server(link, host, port, *files)
+
+    def fill(run: Path) -> None:
+        keep_start(run, problem, start)
+        write_roster(run, roster)
+
     # Only now: what cannot be served leaves no run behind. The ledger is in that folder, and begins before the run.
-    make_folder(out, federation.config, federation.seed)
-    with server:
+    make_folder(out, config, federation.seed, fill)
+    with server, watching(federation, roster, link, server, ledger):
         how = "without TLS" if insecure else "with TLS"
-        reporter.note(f"listening at {host}:{server.port} {how}, for {len(keys)} registered sites")
+        reporter.note(f"listening at {host}:{server.port} {how}, for {len(link.by_key)} registered sites")
+        reporter.note(about_tolerance(config, len(link.removed)))
+        if start_from is not None:
+            reporter.note(f"the run began from the policy of {start_from}")
+        if text := about_quorum(federation.quorum, config):
+            reporter.note(f"warning: {text}")
         if started is not None:
             started(link)
-        return train_seeds(problem, [federation.seed], out, True, reporter, stop, exchange)[0]
+        run = train_seeds(problem, [federation.seed], out, True, reporter, stop, exchange)[0]
+        if run.finished:
+            theta = np.asarray(problem.policy.ravel(run.policy.params))
+            end = End(len(run.records), float(run.records.test_returns[-1]), theta)
+            # Of a run that was over before, somebody may have missed the end.
+            patience = federation.deadline if exchange.round is None else 0.0
+            missed = exchange.finish(end, ledger.told, patience)
+            reporter.note(about_delivery(len(ledger.told), missed))
+        return run
+
+
+def about_delivery(told: int, missed: list[str]) -> str:
+    """Who has the policy."""
+    if not missed:
+        return "the run is over, and every site has its policy"
+    return (
+        f"the run is over, and {told} sites have its policy, but not {', '.join(missed)}: start the same command again, "
+        "and it waits a while to hand it over"
+    )
+
+
+@contextlib.contextmanager
+def watching(
+    federation: Federation, roster: Roster, link: Link, server: Server, ledger: Ledger
+) -> Iterator[threading.Thread]:
+    """Looks at the federation's folder from time to time: who is a member, and which certificate is the server's."""
+    over = threading.Event()
+    folder = federation.folder
+
+    def look() -> None:
+        seen = _stamps(folder)
+        passed = DAY  # a warning at once, and one a day
+        while not over.wait(LOOK):
+            passed += LOOK
+            if passed > DAY and server.certificate is not None:
+                passed = 0.0
+                with contextlib.suppress(StorageError):
+                    warn_of_expiry(folder, ledger.say)
+            now = _stamps(folder)
+            if now == seen:
+                continue
+            try:
+                new = read_federation(folder)
+                link.admit(roster.keys(new), roster.later(new))
+                if now[1] != seen[1]:
+                    server.renew()
+                    ledger.say("the server's certificate was renewed")
+            except (ConfigError, StorageError) as error:
+                ledger.say(f"{folder} was changed, and cannot be used so: {error}")
+            seen = now
+
+    thread = threading.Thread(target=look, daemon=True)
+    thread.start()
+    try:
+        yield thread
+    finally:
+        over.set()
+        thread.join()
+
+
+def _stamps(folder: Path) -> tuple[int, ...]:
+    """When the files that may change under a running server were written."""
+    stamps = []
+    for name in (FEDERATION, "server.crt"):
+        try:
+            stamps.append(os.stat(folder / name).st_mtime_ns)
+        except OSError:
+            stamps.append(0)
+    return tuple(stamps)

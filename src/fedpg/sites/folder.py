@@ -1,5 +1,6 @@
 """The folder of a federation: its settings and keys, and one folder to hand to each site."""
 
+import dataclasses
 import ipaddress
 import json
 import os
@@ -14,8 +15,9 @@ from fedpg.config import Config, from_json, to_json
 from fedpg.errors import ConfigError
 from fedpg.federation.site import refuse_collusion
 from fedpg.problem import Problem
-from fedpg.sites.certificates import read_public_key, write_authority, write_site_key
+from fedpg.sites.certificates import public_half, read_public_key, write_authority, write_site_key
 from fedpg.sites.gathering import check_quorum
+from fedpg.sites.pages import HEAD, PAGE, SITE_HEAD, SITE_PAGE
 from fedpg.storage import StorageError, write_whole
 
 FILE = "federation.toml"
@@ -33,14 +35,19 @@ class Federation(NamedTuple):
     listen: str
     """host:port at which the server listens."""
     sites: tuple[str, ...]
-    """Their names; the first is agent 0."""
+    """Their names."""
+    numbers: tuple[int, ...]
+    """Of their agents: 0, 1, ..., until a site is removed; each keeps its own."""
+    removed: tuple[str, ...]
+    """Sites that were taken off."""
     deadline: float
     quorum: int
+    """As it was given: 0 stands for what `check_quorum` makes of it."""
     seed: int
     config: Config
 
     def public_keys(self) -> list[bytes]:
-        """Of the sites, by the numbers of their agents."""
+        """Of the sites, in their order."""
         paths = [self.folder / "keys" / f"{name}.pub" for name in self.sites]
         known: dict[bytes, Path] = {}
         for path in paths:
@@ -75,8 +82,10 @@ def create(
         address=address,
         listen=f"{_listen(host)}:{port}",
         sites=names,
+        numbers=tuple(range(len(names))),
+        removed=(),
         deadline=deadline,
-        quorum=check_quorum(quorum, config.agents),
+        quorum=quorum,
         seed=seed,
         config=config,
     )
@@ -113,51 +122,69 @@ def make_federated(config: Config) -> Problem:
 
 def _fill(folder: Path, federation: Federation, size: int, host: str, port: int) -> None:
     """Everything that is in the folder of a federation."""
-    address, config, names = federation.address, federation.config, federation.sites
+    address, names = federation.address, federation.sites
     (folder / "keys").mkdir()
     (folder / "sites").mkdir()
-    write_authority(folder, sorted({host, "localhost", "127.0.0.1"}, key=lambda name: name != host))
-    for agent, name in enumerate(names):
-        mine = folder / "sites" / name
-        mine.mkdir()
-        write_site_key(mine / "site.key", folder / "keys" / f"{name}.pub")
-        write_whole(mine / "ca.crt", (folder / "ca.crt").read_bytes())
-        values = {"name": name, "agent": agent, "address": address, "parameters": size, "settings": to_json(config)}
-        write_whole(mine / SITE_FILE, SITE_HEAD + to_toml(values))
-        write_whole(mine / "README.md", SITE_PAGE.format(name=name, address=address, task=config.task))
+    write_authority(folder, hosts_of(host))
+    for number, name in zip(federation.numbers, names, strict=True):
+        fill_site(folder / "sites" / name, federation, name, number, size, folder)
+        write_whole(folder / "keys" / f"{name}.pub", public_half(folder / "sites" / name / "site.key"))
     page = PAGE.format(folder=federation.folder, address=address, listen=federation.listen, sites=len(names), port=port)
     write_whole(folder / "README.md", page)
-    values = {
-        "address": address,
-        "listen": federation.listen,
-        "sites": list(names),
-        "deadline": federation.deadline,
-        "quorum": federation.quorum,
-        "seed": federation.seed,
-        "settings": to_json(config),
-    }
-    write_whole(folder / FILE, HEAD + to_toml(values))
+    write_federation(folder, federation)
+
+
+def fill_site(mine: Path, federation: Federation, name: str, number: int, size: int, folder: Path) -> None:
+    """The folder to hand to a site, with a new private key; `folder` has the certificate of the authority."""
+    mine.mkdir()
+    write_site_key(mine / "site.key")
+    write_whole(mine / "ca.crt", (folder / "ca.crt").read_bytes())
+    config = federation.config
+    # An agent's number is below that of all agents, also at a site that came after others had left.
+    config = dataclasses.replace(config, agents=max(config.agents, number + 1))
+    about = {"name": name, "agent": number, "address": federation.address, "parameters": size}
+    write_whole(mine / SITE_FILE, SITE_HEAD + to_toml(about | {"settings": to_json(config)}))
+    write_whole(mine / "README.md", SITE_PAGE.format(name=name, address=federation.address, task=config.task))
+
+
+def write_federation(folder: Path, federation: Federation) -> None:
+    """federation.toml, in one step: who is in it is a member."""
+    names = ("address", "listen", "sites", "numbers", "removed", "deadline", "quorum", "seed")
+    values = {name: getattr(federation, name) for name in names}
+    write_whole(folder / FILE, HEAD + to_toml(values | {"settings": to_json(federation.config)}))
 
 
 def read_federation(folder: Path) -> Federation:
     """What `create` made, and an administrator may have changed."""
     values = _read(folder / FILE, "federation: make one with fedpg federation create")
     kinds = {"address": str, "listen": str, "sites": list, "deadline": float, "quorum": int, "seed": int}
+    # Federations from before sites could come and go have neither.
+    values = {"numbers": list(range(len(values.get("sites") or []))), "removed": []} | values
+    kinds |= {"numbers": list, "removed": list}
     _check(folder / FILE, values, kinds)
     config = _settings(folder / FILE, values)
-    names = tuple(values["sites"])
+    names, removed, numbers = (tuple(values[name]) for name in ("sites", "removed", "numbers"))
     if len(names) != config.agents or not all(isinstance(n, str) for n in names) or len(set(names)) != len(names):
         raise ConfigError(
             f"{folder / FILE} names {len(names)} sites, and its settings have agents = {config.agents}: every agent "
             "is a site with a name of its own"
         )
-    if not all(name and all(c.isalnum() or c in "-_." for c in name) and name[0] != "." for name in names):
-        raise ConfigError(f"{folder / FILE}: a site's name is made of letters, digits, - _ and .")
+    check_name(folder / FILE, *names)
+    good = len(numbers) == len(names) == len(set(numbers)) and all(type(n) is int and 0 <= n < 2**31 for n in numbers)
+    if not good or (config.byzantine and numbers != tuple(range(len(names)))):
+        raise ConfigError(
+            f"{folder / FILE}: numbers has one whole number of its own for each of the {len(names)} sites"
+        )
     check_numbers(config, values["deadline"], values["quorum"], values["seed"])
     split_reachable(values["address"])
     split_address(values["listen"])
-    rest = {name: values[name] for name in kinds if name != "sites"}
-    return Federation(folder=folder, sites=names, config=config, **rest)
+    rest = {name: values[name] for name in kinds if kinds[name] is not list}
+    return Federation(folder=folder, sites=names, numbers=numbers, removed=removed, config=config, **rest)
+
+
+def hosts_of(host: str) -> list[str]:
+    """The names and addresses in a server's certificate, that of its address first."""
+    return sorted({host, "localhost", "127.0.0.1"}, key=lambda name: (name != host, name))
 
 
 def read_site(folder: Path) -> Site:
@@ -171,8 +198,13 @@ def read_site(folder: Path) -> Site:
     return Site(folder, values["name"], values["agent"], values["address"], values["parameters"], config)
 
 
+def check_name(where: Path, *names: str) -> None:
+    if not all(name and all(c.isalnum() or c in "-_." for c in name) and name[0] != "." for name in names):
+        raise ConfigError(f"{where}: a site's name is made of letters, digits, - _ and .")
+
+
 def check_numbers(config: Config, deadline: float, quorum: int, seed: int) -> None:
-    check_quorum(quorum, config.agents)
+    check_quorum(quorum, config)
     if not 1 <= deadline <= 86_400:
         raise ConfigError(f"deadline must be from 1 s to a day, not {deadline}")
     if not 0 <= seed < 2**32:
@@ -264,46 +296,3 @@ def _settings(path: Path, values: dict[str, Any]) -> Config:
     if not isinstance(values.get("settings"), dict):
         raise ConfigError(f"{path} has no [settings]")
     return from_json(values["settings"])
-
-
-HEAD = """\
-# A federation of fedpg.
-#   address   how the sites reach the server
-#   listen    where the server listens
-#   sites     their names; the first is agent 0
-#   deadline  seconds that a round waits for replies
-#   quorum    replies that a round needs
-# [settings] are those of `fedpg train`. Those that concern the agents must be the same in every site.toml.
-"""
-SITE_HEAD = "# A site of a fedpg federation. The settings must be those of the server.\n"
-
-PAGE = """\
-# This federation
-
-{sites} sites, one server at {address} (it listens at {listen}).
-
-1. **Hand out the folders.** `sites/site-0` goes to the first organisation, `sites/site-1` to the next, and so on, over
-   a channel that you trust: each holds that site's private key. Delete them here afterwards; the server does not need
-   them. What it needs is `federation.toml`, `ca.crt`, `server.crt`, `server.key` and `keys/`.
-2. **Put `ca.key` away**, off this machine. Whoever has it can pretend to be the server.
-3. **At each site**: `pip install 'fedpg[flower]'`, then `fedpg join site-0 --task package.module:factory`, where the
-   factory makes that site's own Gymnasium environment. Its observations and actions must have the sizes of those of the
-   server's task.
-4. **Here**: open TCP port {port} to the sites, then `fedpg serve {folder}`. It waits for a quorum, trains, and writes
-   the run into `run/`. Stopped or killed, it goes on from its checkpoint when it is started again.
-
-Clocks: a site's may be 5 s ahead of the server's and 5 minutes behind; run NTP.
-"""
-
-SITE_PAGE = """\
-# {name}
-
-This folder makes you a site of the federation at {address}. `site.key` is your private key: keep it to yourself.
-
-    pip install 'fedpg[flower]'
-    fedpg join . --task package.module:factory
-
-`factory` makes your own Gymnasium environment, with observations and actions of the sizes of {task}. What leaves this
-machine is one gradient per round, with its mean return, number of steps and time; never a trajectory. If the
-environment raises an error, the server is told its kind; the text stays here, unless you add `--share-errors`.
-"""

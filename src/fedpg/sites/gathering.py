@@ -1,5 +1,6 @@
 """The replies to one broadcast, as they come in from sites."""
 
+import math
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -22,6 +23,7 @@ class Gathering:
         self.heard: set[int] = set()
         self.reasons: dict[int, str] = {}
         self.seconds: dict[int, float] = {}
+        self.returns: dict[int, float] = {}
         self.began = time.monotonic()
         agents = config.agents
         self._vectors = {name: np.zeros((agents, size), np.float32) for name in schema.vectors}
@@ -45,7 +47,7 @@ class Gathering:
         self._lengths[agent] = self.size
         self._returns[agent], self._steps[agent] = reply.mean_return, reply.steps
         self.heard.add(agent)
-        self.seconds[agent] = reply.seconds
+        self.seconds[agent], self.returns[agent] = reply.seconds, reply.mean_return
         if STATUSES[self.status[agent]] == "not finite":
             self.reasons[agent] = "numbers that are not finite"
 
@@ -87,8 +89,36 @@ class Gathering:
         )
 
 
-def check_quorum(quorum: int, agents: int) -> int:
-    """The replies that a round needs: as given, or (0) more than half of the agents."""
+def tolerated(config: Config) -> int:
+    """f = floor(alpha K): the faulty sites that the aggregator is told to stand, absent ones among them."""
+    return math.floor(config.alpha * config.agents + 1e-9)
+
+
+def check_quorum(quorum: int, config: Config) -> int:
+    """The replies that a round needs: as given, or (0) more than half of K and more than 2 f.
+
+    So the liars among them, f at the most, are fewer than the honest. With f replies all might be lies: refused.
+    """
+    agents, liars = config.agents, tolerated(config)
     if not 0 <= quorum <= agents:
-        raise ConfigError(f"quorum = {quorum} cannot be: there are {agents} sites; 0 stands for more than half of them")
-    return quorum or agents // 2 + 1
+        raise ConfigError(
+            f"quorum = {quorum} cannot be: there are {agents} sites; 0 stands for a safe majority of them"
+        )
+    if 0 < quorum <= liars:
+        raise ConfigError(
+            f"quorum = {quorum}: with alpha = {config.alpha:g}, {liars} of {agents} sites may lie, and such a round could "
+            f"be lies alone: give at least {2 * liars + 1}, or 0 for a safe majority"
+        )
+    return quorum or max(agents // 2 + 1, 2 * liars + 1)
+
+
+def about_quorum(quorum: int, config: Config) -> str:
+    """A warning about a quorum that may be given, but is no safe majority; nothing for one that is."""
+    needed, safe = check_quorum(quorum, config), check_quorum(0, config)
+    if needed >= safe:
+        return ""
+    return (
+        f"a quorum of {needed} of {config.agents} sites is no safe majority: with alpha = {config.alpha:g}, "
+        f"{tolerated(config)} of them may lie, and rules that need a majority of all sites accept nobody in so small a "
+        f"round; {safe} is safe"
+    )

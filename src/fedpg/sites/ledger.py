@@ -14,6 +14,7 @@ import numpy as np
 
 from fedpg.aggregators import RULES, Verdict
 from fedpg.problem import OUTCOMES, STATUSES, outcome_of
+from fedpg.sites.history import now_as_text, read_history
 from fedpg.storage import StorageError
 
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 FILE = "federation.jsonl"
 RECENT = 20
 """Rounds over which it is said how far out a site is."""
+REMOVED = "removed"
+"""The state of a site that was taken off the federation."""
 PAUSE = 10.0
 """Seconds between two notes of strangers."""
 
@@ -54,18 +57,36 @@ def how_far_out(verdict: Verdict) -> np.ndarray:
 
 
 class Ledger:
-    """Is told everything that happens between the server and its sites; safe to call from several threads."""
+    """Is told everything that happens between the server and its sites; safe to call from several threads.
+
+    It counts from the beginning of the run: a server that goes on with one reads what the last one wrote.
+    """
 
     def __init__(self, names: Sequence[str], path: Path | None = None, say: Callable[[str], None] | None = None):
         self.rows = [Row(name) for name in names]
         self.path, self.say = path, say or (lambda text: None)
         self.round = 0
         self.unused = 0
-        """Rounds, since this server started, in which nobody was accepted."""
+        """Rounds of the run in which nobody was accepted."""
+        self.told: set[str] = set()
+        """Sites that have the policy of the run, which is over."""
+        if path is not None:
+            self._remember(path)
         self._lock = threading.RLock()
         self._attempt = 0
         self._strangers, self._silent_until = 0, 0.0
         self._asked: set[int] = set()
+
+    def _remember(self, path: Path) -> None:
+        past = read_history(path, tuple(row.name for row in self.rows))
+        self.round, self.unused = past.round, past.unused
+        for row in self.rows:
+            site = past.sites[row.name]
+            row.counts, row.replied = dict(site.counts), site.replied
+            row.far.extend(site.far)
+            row.seen = None if site.heard is None else time.monotonic() - max(0.0, time.time() - site.heard)
+            if site.told:
+                self.told.add(row.name)
 
     def begin(self, round_: "Gathering", attempt: int, asked: list[int]) -> None:
         """A broadcast goes out to these agents."""
@@ -127,6 +148,22 @@ class Ledger:
             self._append({"round": self.round, "event": "gone", "site": row.name})
         self.say(f"{row.name} is gone")
 
+    def shut_out(self, agent: int, removed: bool) -> None:
+        """A site was taken off the federation, or has a new key and the old one does not count any more."""
+        with self._lock:
+            row = self.rows[agent]
+            row.connected, row.state = False, REMOVED if removed else "new key: not connected yet"
+            event = "removed" if removed else "new key"
+            self._append({"round": self.round, "event": event, "site": row.name})
+        self.say(f"{row.name}: {'removed from the federation' if removed else 'its old key is shut out'}")
+
+    def delivered(self, agent: int, rounds: int) -> None:
+        """A site has the policy of the run, which is over."""
+        with self._lock:
+            self.told.add(self.rows[agent].name)
+            self.rows[agent].state = "has the policy"
+            self._append({"round": rounds, "event": "policy delivered", "site": self.rows[agent].name})
+
     def seen(self, agent: int) -> None:
         """A sign of life."""
         self.rows[agent].seen = time.monotonic()
@@ -153,7 +190,9 @@ class Ledger:
     ) -> None:
         """What became of every site, in the table and in the file; `verdict` is None if no aggregator ran."""
         sites: dict[str, Any] = {}
-        far = np.full(len(statuses), np.nan) if verdict is None else how_far_out(verdict)
+        nothing = np.full(len(statuses), np.nan)
+        far = nothing if verdict is None else how_far_out(verdict)
+        distances = nothing if verdict is None else np.asarray(verdict.distances, float)
         for agent, (row, status) in enumerate(zip(self.rows, statuses, strict=True)):
             accepted = None if verdict is None else bool(verdict.accepted[agent])
             outcome, reason = outcome_of(status, accepted), self._why(round_, agent, status, accepted)
@@ -161,12 +200,16 @@ class Ledger:
             known = status == "answered" and bool(np.isfinite(far[agent]))
             if known:
                 row.far.append(float(far[agent]))
-            row.state = outcome if status == "answered" else f"{outcome}: {reason.removeprefix('failed at the site: ')}"
+            if row.state != REMOVED:
+                short = reason.removeprefix("failed at the site: ")
+                row.state = outcome if status == "answered" else f"{outcome}: {short}"
             sites[row.name] = {
                 "outcome": outcome,
                 "status": status,
                 "accepted": bool(accepted),
                 "how_far": float(far[agent]) if known else None,
+                "distance": float(distances[agent]) if known else None,
+                "return": round_.returns.get(agent),
                 "reason": reason,
                 "seconds": round_.seconds.get(agent),
             }
@@ -178,7 +221,8 @@ class Ledger:
             "quorum": verdict is not None,
             "seconds": took,
         }
-        self._append(about | {"rule": rule, "unused": unused, "sites": sites})
+        limit = None if verdict is None or not np.isfinite(verdict.threshold) else float(verdict.threshold)
+        self._append(about | {"rule": rule, "threshold": limit, "unused": unused, "sites": sites})
 
     def _why(self, round_: "Gathering", agent: int, status: str, accepted: bool | None) -> str:
         """Why a site was not accepted; nothing if it was."""
@@ -187,6 +231,8 @@ class Ledger:
                 return "too few replies: no aggregator ran"
             return "" if accepted else "the aggregator did not accept it"
         if status == "no answer":
+            if self.rows[agent].state == REMOVED:
+                return "removed from the federation"
             return "no answer" if agent in self._asked else "not there"
         return f"{status}: {round_.reasons.get(agent, '')}".rstrip(": ")
 
@@ -198,7 +244,8 @@ class Ledger:
             with open(self.path, "ab+") as file:
                 size = file.seek(0, os.SEEK_END)
                 broken = size > 0 and (file.seek(size - 1), file.read(1))[1] != b"\n"
-                file.write((b"\n" if broken else b"") + json.dumps(line).encode() + b"\n")
+                stamped = {"time": now_as_text()} | line
+                file.write((b"\n" if broken else b"") + json.dumps(stamped).encode() + b"\n")
         except OSError as error:
             raise StorageError(
                 f"cannot write {self.path}: {error.strerror or error}. Make room and start again: the run goes on from "

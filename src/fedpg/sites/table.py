@@ -16,7 +16,7 @@ from rich.text import Text
 from fedpg.config import Config
 from fedpg.problem import OUTCOMES
 from fedpg.screen import make_console, seconds_left
-from fedpg.sites.ledger import RECENT, Ledger
+from fedpg.sites.ledger import RECENT, REMOVED, Ledger
 from fedpg.training.progress import Lines, Reporter, Silent, Snapshot
 
 EVERY = 10.0
@@ -81,7 +81,7 @@ class TableLines(Lines):
             last = text
 
 
-FINE = ("accepted", "not judged", "asked", "replied", "connected")
+FINE = ("accepted", "not judged", "asked", "replied", "connected", "has the policy", REMOVED)
 """States that are no site's fault."""
 
 

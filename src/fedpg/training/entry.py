@@ -84,8 +84,8 @@ def train(
     Every piece is a name, `package.module:object`, or the object itself. `task` is a Gymnasium id, a function that
     makes a Gymnasium environment, one such function for every agent, or an `Environment` in JAX; `parameters` are
     those of the task that differ between agents, one value per agent each. `attack` may also be a function of a
-    `Scene` that returns what all agents send [K, D]. `start` is the policy to begin from, instead of a random one: a run
-    folder, a policy file, or `run.policy.params`. Without a folder `out` nothing is written. Progress is shown in a
+    `Scene` that returns what all agents send [K, D]. `start` is the policy to begin from, instead of a random one: a
+    run folder, a policy file, or `run.policy.params`. Without a folder `out` nothing is written. Progress is shown in a
     terminal and in a notebook; `progress` says so either way.
     """
     given = None if isinstance(task, str) else make_task(task)
