@@ -81,7 +81,8 @@ def test_a_federations_folder_is_made_whole_with_its_keys_closed(tmp_path: Path)
     ("old", "new", "message"),
     [
         ("deadline = 60.0", "deadline = 0.5", "deadline"),
-        ("quorum = 2", "quorum = 9", "quorum = 9"),
+        ("quorum = 0", "quorum = 9", "quorum = 9"),
+        ("numbers = [0, 1, 2]", "numbers = [0, 1, 1]", "numbers"),
         ("seed = 0", 'seed = "0"', "seed"),
         ('"site-2"]', '"site-1"]', "sites"),
         ('"site-2"]', '"../../etc"]', "name"),

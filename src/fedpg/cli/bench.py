@@ -3,7 +3,9 @@
 import sys
 from dataclasses import dataclass
 
+from fedpg.cli.arguments import check_positive
 from fedpg.cli.federation import need_flower
+from fedpg.errors import ConfigError
 from fedpg.presets import renamed
 
 
@@ -16,6 +18,7 @@ class Bench:
       fedpg bench --task HalfCheetah-v5
       fedpg bench --task LunarLander-v3 --trajectories 10000
       fedpg bench --federation
+      fedpg bench --federation --sites 10 50 200 --size 6000
     """
 
     task: str = "CartPole-v1"
@@ -28,6 +31,10 @@ class Bench:
     """Other tasks: how far to train."""
     federation: bool = False
     """Instead: what a round costs over the network, with --agents warm sites and Flower's own SuperNodes."""
+    sites: tuple[int, ...] = ()
+    """With --federation, instead of those: one server under load, with so many thin sites that compute nothing."""
+    size: int = 6000
+    """With --sites: D, the number of the policy's parameters, about."""
 
 
 def run_bench(command: Bench) -> int:
@@ -35,10 +42,18 @@ def run_bench(command: Bench) -> int:
 
     if command.federation:
         need_flower()
+        if command.sites:
+            from fedpg.bench.load import bench_load
+
+            check_positive("size", command.size)
+            bench_load(list(command.sites), command.size)
+            return 0
         from fedpg.bench.federation import bench_federation
 
         bench_federation(command.agents)
         return 0
+    if command.sites:
+        raise ConfigError("--sites are those of a federation: give --federation too")
     task, note = renamed(command.task)
     if note:
         print(f"fedpg: {note}", file=sys.stderr)

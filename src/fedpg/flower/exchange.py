@@ -105,8 +105,8 @@ class Exchange:
             self.stop.set()
 
     def finish(self, end: End, told: Collection[str], patience: float) -> list[str]:
-        """Hand the policy of a run that is over to the sites that are connected, and wait so many seconds for those that
-        are not; `told` have it already. The names of those that have not got it in the end."""
+        """Hand the policy of a run that is over to the sites that are connected, and wait so many seconds for those
+        that are not; `told` have it already. The names of those that have not got it in the end."""
         rows = {row: site.name for row, site in enumerate(self.ledger.rows)}
         lacking = {row for row, name in rows.items() if name not in told} - set(self.removed())
         until = time.monotonic() + patience

@@ -81,7 +81,7 @@ class Link:
         self.replies: dict[str, str] = {}  # message -> its reply
         self.oversized: set[int] = set()  # nodes
         self.over: dict[str, tuple[int, bool]] = {}  # message -> its round, which is over, and whether it had a reply
-        self._round = 0
+        self._round, self._closing = 0, False
         self._work: dict[int, asyncio.Event] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self.app = self._make_app(factory)
@@ -305,6 +305,8 @@ class Link:
 
     async def _has_work(self, node: int, request: Request) -> bool:
         """Hold a request for work until there is some, or for a while; False if the site went away meanwhile."""
+        if self._closing:
+            return True
         event = self._work.setdefault(node, asyncio.Event())
         working = asyncio.ensure_future(event.wait())
         leaving = asyncio.ensure_future(_disconnected(request))
@@ -325,7 +327,8 @@ class Link:
         self._loop = loop
 
     def release(self) -> None:
-        """Answer all requests that are held open."""
+        """Answer all requests that are held open, and hold no more of them: the server ends."""
+        self._closing = True
         self._wake(list(self.agents))
 
     def _wake(self, nodes: Iterable[int]) -> None:

@@ -113,8 +113,8 @@ def about_delivery(told: int, missed: list[str]) -> str:
     if not missed:
         return "the run is over, and every site has its policy"
     return (
-        f"the run is over, and {told} sites have its policy, but not {', '.join(missed)}: start the same command again, "
-        "and it waits a while to hand it over"
+        f"the run is over, and {told} sites have its policy, but not {', '.join(missed)}: start the same command "
+        "again, and it waits a while to hand it over"
     )
 
 

@@ -106,8 +106,8 @@ def check_quorum(quorum: int, config: Config) -> int:
         )
     if 0 < quorum <= liars:
         raise ConfigError(
-            f"quorum = {quorum}: with alpha = {config.alpha:g}, {liars} of {agents} sites may lie, and such a round could "
-            f"be lies alone: give at least {2 * liars + 1}, or 0 for a safe majority"
+            f"quorum = {quorum}: with alpha = {config.alpha:g}, {liars} of {agents} sites may lie, and such a round "
+            f"could be lies alone: give at least {2 * liars + 1}, or 0 for a safe majority"
         )
     return quorum or max(agents // 2 + 1, 2 * liars + 1)
 
