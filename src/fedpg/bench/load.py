@@ -28,7 +28,7 @@ from fedpg.screen import make_console
 FIRST = 2
 """Rounds that do not count: connections are made in them."""
 ROUNDS = 10
-PATIENCE = 600.0
+PATIENCE = 1800.0
 """Seconds that all rounds may take."""
 
 

@@ -72,6 +72,7 @@ class Link:
         self.by_key: dict[bytes, int] = {}  # public key -> node
         self.later: set[bytes] = set()  # keys of sites that this run began without
         self.removed: set[int] = set()  # rows
+        self.look: Callable[[], None] = lambda: None  # whether other keys are to be admitted by now
         self.received: dict[int, int] = {}  # node -> bytes of its requests
         self.sent: dict[int, int] = {}  # node -> bytes of the responses
         self.admit(keys)
@@ -258,6 +259,8 @@ class Link:
         return agent
 
     async def _activate(self, key: bytes, request: Request, call_next: Next) -> Response:
+        if key not in self.by_key and key not in self.later:
+            self.look()  # it may have become a member a moment ago
         node = self.by_key.get(key)
         if key in self.later:
             raise HTTPException(503, "this run began without this site: it is asked from the next run on")
@@ -266,7 +269,9 @@ class Link:
             self.state.deactivate_node(node)  # a site that was killed and starts again need not wait for its past
         try:
             response = await call_next(request)
-        except FlowerError:
+        except FlowerError as error:
+            if node is not None:  # a member that asked twice, as when its first request took longer than it waited
+                raise HTTPException(409, "this site is being activated: try again") from error
             self.ledger.stranger()
             raise
         if node is not None:

@@ -26,7 +26,7 @@ from flwr.proto.fleet_pb2 import (
     PushMessagesRequest,
 )
 from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
-from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, PullObjectRequest, PushObjectRequest
+from flwr.proto.message_pb2 import PullObjectRequest, PushObjectRequest
 from flwr.proto.node_pb2 import Node
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree, iterate_object_tree
 from flwr.supercore.interceptors.http.runtime_version import RuntimeVersionHttpInterceptor
@@ -292,10 +292,8 @@ def fetch(client: FleetHttpClient, node: Node, work: PullMessagesResponse) -> tu
         *_, leaf = [part.object_id for part in iterate_object_tree(work.message_object_trees[0]) if not part.children]
     except Exception as error:  # whatever a server may have made up
         raise MessageError("wrong type", f"it is not made as agreed on ({type(error).__name__}: {error})") from error
+    # It need not be confirmed, which would be one more request: the server forgets it with the round.
     pulled = client.PullObject(PullObjectRequest(node=node, run_id=run_id, object_id=leaf))
-    client.ConfirmMessageReceived(
-        ConfirmMessageReceivedRequest(node=node, run_id=run_id, message_object_id=message.metadata.message_id)
-    )
     return message, pulled.object_content
 
 

@@ -1,10 +1,13 @@
 """The server of a federation: a SuperLink, the rounds, and the run folder, in one process."""
 
 import contextlib
+import math
 import os
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 
@@ -87,7 +90,7 @@ def serve(
 
     # Only now: what cannot be served leaves no run behind. The ledger is in that folder, and begins before the run.
     make_folder(out, config, federation.seed, fill)
-    with server, watching(federation, roster, link, server, ledger):
+    with server, Watch(federation, roster, link, server, ledger):
         how = "without TLS" if insecure else "with TLS"
         reporter.note(f"listening at {host}:{server.port} {how}, for {len(link.by_key)} registered sites")
         reporter.note(about_tolerance(config, len(link.removed)))
@@ -118,43 +121,47 @@ def about_delivery(told: int, missed: list[str]) -> str:
     )
 
 
-@contextlib.contextmanager
-def watching(
-    federation: Federation, roster: Roster, link: Link, server: Server, ledger: Ledger
-) -> Iterator[threading.Thread]:
+class Watch:
     """Looks at the federation's folder from time to time: who is a member, and which certificate is the server's."""
-    over = threading.Event()
-    folder = federation.folder
 
-    def look() -> None:
-        seen = _stamps(folder)
-        passed = DAY  # a warning at once, and one a day
-        while not over.wait(LOOK):
-            passed += LOOK
-            if passed > DAY and server.certificate is not None:
-                passed = 0.0
-                with contextlib.suppress(StorageError):
-                    warn_of_expiry(folder, ledger.say)
-            now = _stamps(folder)
-            if now == seen:
-                continue
+    def __init__(self, federation: Federation, roster: Roster, link: Link, server: Server, ledger: Ledger) -> None:
+        self.folder, self.roster, self.link, self.server, self.ledger = federation.folder, roster, link, server, ledger
+        self.seen = _stamps(self.folder)
+        self.over, self.lock = threading.Event(), threading.Lock()
+        self.thread = threading.Thread(target=self._run, daemon=True)
+
+    def look(self) -> None:
+        """Do what the folder says, if it was changed since the last look."""
+        with self.lock:
+            before, self.seen = self.seen, _stamps(self.folder)
+            if self.seen == before:
+                return
             try:
-                new = read_federation(folder)
-                link.admit(roster.keys(new), roster.later(new))
-                if now[1] != seen[1]:
-                    server.renew()
-                    ledger.say("the server's certificate was renewed")
+                new = read_federation(self.folder)
+                self.link.admit(self.roster.keys(new), self.roster.later(new))
+                if self.seen[1] != before[1]:
+                    self.server.renew()
+                    self.ledger.say("the server's certificate was renewed")
             except (ConfigError, StorageError) as error:
-                ledger.say(f"{folder} was changed, and cannot be used so: {error}")
-            seen = now
+                self.ledger.say(f"{self.folder} was changed, and cannot be used so: {error}")
 
-    thread = threading.Thread(target=look, daemon=True)
-    thread.start()
-    try:
-        yield thread
-    finally:
-        over.set()
-        thread.join()
+    def _run(self) -> None:
+        warned = -math.inf  # a warning at once, and one a day
+        while not self.over.wait(LOOK):
+            self.look()
+            if time.monotonic() - warned > DAY and self.server.certificate is not None:
+                warned = time.monotonic()
+                with contextlib.suppress(StorageError):
+                    warn_of_expiry(self.folder, self.ledger.say)
+
+    def __enter__(self) -> Self:
+        self.link.look = self.look
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.over.set()
+        self.thread.join()
 
 
 def _stamps(folder: Path) -> tuple[int, ...]:
