@@ -142,9 +142,9 @@ def knock(client: Any, address: warm.Address) -> Any:
 
 def reply_twice(sites: Sites, name: str, respond: Responder) -> None:
     def answer(client: Any, node: Any, work: Any) -> None:
-        message, raw = warm.fetch(client, node, work)
+        message, values = warm.fetch(work)
         for first in (True, False):
-            reply = respond(dict(ConfigRecord.inflate(raw)))
+            reply = respond(values)
             taken = warm.send_reply(client, node, message, RecordDict({RECORD: ConfigRecord(reply)}), 0.1)
             assert first or not taken
 
@@ -153,8 +153,8 @@ def reply_twice(sites: Sites, name: str, respond: Responder) -> None:
 
 def reply_for_another(sites: Sites, name: str, respond: Responder) -> None:
     def answer(client: Any, node: Any, work: Any) -> None:
-        message, raw = warm.fetch(client, node, work)
-        reply = respond(dict(ConfigRecord.inflate(raw)))
+        message, values = warm.fetch(work)
+        reply = respond(values)
         message.metadata.__dict__["_dst_node_id"] = node.node_id + 1  # a reply comes from where the message went
         with pytest.raises(httpx.HTTPStatusError, match="403"):
             warm.send_reply(client, node, message, RecordDict({RECORD: ConfigRecord(reply)}), 0.1)
@@ -166,7 +166,7 @@ def reply_for_another(sites: Sites, name: str, respond: Responder) -> None:
 
 def reply_with_100_megabytes(sites: Sites, name: str) -> None:
     def answer(client: Any, node: Any, work: Any) -> None:
-        message, _ = warm.fetch(client, node, work)
+        message, _ = warm.fetch(work)
         request = PushObjectRequest(node=node, run_id=message.metadata.run_id, object_content=bytes(100_000_000))
         with pytest.raises(httpx.HTTPError):  # refused, or the connection is closed before it has all been sent
             client.PushObject(request)

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from flwr.app import ConfigRecord, Message, RecordDict
-from flwr.common.serde import message_to_proto
+from flwr.common.serde import message_from_proto, message_to_proto
 from flwr.proto.fleet_pb2 import (
     DeactivateNodeRequest,
     PullMessagesRequest,
@@ -22,8 +22,9 @@ from flwr.proto.fleet_pb2 import (
     PushMessagesRequest,
     RegisterNodeFleetRequest,
 )
-from flwr.proto.message_pb2 import ObjectTree
-from flwr.supercore.inflatable.inflatable_object import get_object_tree
+from flwr.proto.message_pb2 import Message as ProtoMessage
+from flwr.proto.message_pb2 import Metadata, PullObjectRequest, PushObjectRequest
+from flwr.proto.run_pb2 import GetRunRequest
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from flwr.supercore.protobuf.constants import PROTOBUF_MEDIA_TYPE
 from flwr.supernode.fleet_http_client import FleetHttpClient
@@ -37,7 +38,7 @@ from fedpg.federation.messages import REPLY, largest
 from fedpg.federation.site import Responder
 from fedpg.flower import warm
 from fedpg.flower.exchange import RECORD, Exchange, status_of
-from fedpg.flower.link import PARTS, Link
+from fedpg.flower.link import Link
 from fedpg.flower.web import Server as HttpServer
 from fedpg.problem import make_broadcast
 from fedpg.serving.join import join
@@ -115,42 +116,43 @@ def ask_both(link: Link, sites: list[tuple[FleetHttpClient, Any]]) -> list[Messa
         for agent, node in link.nodes().items()
     )
     works = [client.PullMessages(PullMessagesRequest(node=node)) for client, node in sites]
-    return [warm.fetch(client, node, work)[0] for (client, node), work in zip(sites, works, strict=True)]
+    return [warm.fetch(work)[0] for work in works]
 
 
 def test_what_a_liar_pushes_is_gone_after_the_round(
     listening: tuple[Federation, Link, Ledger], two_sites: list[tuple[FleetHttpClient, Any]]
 ):
-    _, link, _ = listening
-    link.push_messages([])
-    store = link.state.object_store
-    before = len(store)
+    made, link, _ = listening
     message, _ = ask_both(link, two_sites)
     client, node = two_sites[0]
     bare = Message(RecordDict(), reply_to=message)
-    bare.metadata.__dict__["_message_id"] = bare.object_id
-    head, tree = message_to_proto(bare), get_object_tree(bare)
-    others = [get_object_tree(RecordDict({"x": ConfigRecord({"a": k})})) for k in range(5)]
-    many = ObjectTree(object_id=tree.object_id, children=others)
+    bare.metadata.__dict__["_message_id"] = "an id"
+    head = message_to_proto(bare)
 
-    def push(code: str, heads: list[Any], trees: list[Any]) -> None:
+    def push(code: str, heads: list[Any]) -> None:
         with pytest.raises(httpx.HTTPStatusError, match=code):
-            client.PushMessages(PushMessagesRequest(node=node, messages_list=heads, message_object_trees=trees))
+            client.PushMessages(PushMessagesRequest(node=node, messages_list=heads))
 
-    asked = len(store)
-    push("400", [], [])
-    push("400", [head, head], [tree, tree])
-    push("400", [head], [others[0]])
-    push("400", [head], [many])
-    assert len(store) == asked
+    push("400", [])
+    push("400", [head, head])
+    assert link.replies == {}
     assert warm.send_reply(client, node, message, RecordDict({RECORD: ConfigRecord({"a": 1})}), 0.1)
-    assert len(store) == asked + PARTS
-    for other in others:
-        push("409", [head], [other])
+    push("409", [head])
     assert not warm.send_reply(client, node, message, RecordDict({RECORD: ConfigRecord({"a": 2})}), 0.1)
-    assert len(store) == asked + PARTS
+    assert len(link.replies) == 1
+    # What Flower's own nodes do in parts is not done here, and nothing of it is kept.
+    for request in (
+        lambda: client.PushObject(PushObjectRequest(node=node, object_id="x", object_content=b"y")),
+        lambda: client.PullObject(PullObjectRequest(node=node, object_id="x")),
+        lambda: client.GetRun(GetRunRequest(node=node, run_id=link.run_id)),
+    ):
+        with pytest.raises(httpx.HTTPStatusError, match="403"):
+            request()
+    events = [json.loads(line) for line in (made.folder / "events.jsonl").read_text().splitlines()]
+    assert "push-object" in [e for e in events if e["event"] == "refused"][-3]["reason"]
     link.push_messages([])
-    assert len(store) == before
+    assert link.replies == link.outbox == link.open == {}
+    assert len(link.state.object_store) == 0
 
 
 def test_a_site_cannot_reply_to_what_another_was_asked(
@@ -163,9 +165,7 @@ def test_a_site_cannot_reply_to_what_another_was_asked(
     forged = Message(RecordDict(), reply_to=messages[0])
     forged.metadata.__dict__["_reply_to_message_id"] = messages[1].metadata.message_id
     forged.metadata.__dict__["_message_id"] = forged.object_id
-    request = PushMessagesRequest(
-        node=node, messages_list=[message_to_proto(forged)], message_object_trees=[get_object_tree(forged)]
-    )
+    request = PushMessagesRequest(node=node, messages_list=[message_to_proto(forged)])
     with pytest.raises(httpx.HTTPStatusError, match="403"):
         client.PushMessages(request)
     assert link.pull_messages(ids) == []
@@ -205,7 +205,8 @@ def test_whatever_a_server_makes_up_a_site_stays(
     warm._answer(None, None, work, lambda values: {}, voice, 10**6)  # type: ignore[arg-type]
     assert "not made as agreed on" in said[0]
     sent: list[Any] = []
-    monkeypatch.setattr(warm, "fetch", lambda *_: (None, bytes(1001)))
+    monkeypatch.setattr(warm, "fetch", lambda work: (None, {}))
+    work = PullMessagesResponse(messages_list=[ProtoMessage(metadata=Metadata(message_id="x" * 1001))])
     monkeypatch.setattr(warm, "send_reply", lambda *arguments: bool(sent.append(arguments[3])))
     warm._answer(None, None, work, lambda values: {}, voice, 1000)  # type: ignore[arg-type]
     assert status_of(sent[0].code) == "too large"
@@ -330,22 +331,19 @@ def test_one_vector_and_a_few_numbers_leave_a_site(
             replies, _ = exchange.ask(make_broadcast(key, t, 4, theta=jnp.zeros(size)), ())
             assert (replies.status == 0).all()
     limit.cancel()
-    objects = [request.object_content for what, request in sent if what == "push-object"]
-    heads = [content.split(b"\0", 1)[0].split(b" ")[0].decode() for content in objects]
-    assert sorted(heads) == sorted(["Message", "RecordDict", "ConfigRecord"] * 6)
-    for head, content in zip(heads, objects, strict=True):
-        if head == "ConfigRecord":
-            record = dict(ConfigRecord.inflate(content))
-            assert {name: type(value) for name, value in record.items()} == REPLY | {"vector.gradient": bytes}
-            assert len(record["vector.gradient"]) == 4 * size
-        else:
-            assert len(content) < 600
-        assert len(content) < 4 * size + 8192
+    replies = [message for what, request in sent if what == "push-messages" for message in request.messages_list]
+    assert len(replies) == 6
+    for proto in replies:
+        records = dict(message_from_proto(proto).content)
+        assert set(records) == {RECORD}
+        record = dict(records[RECORD])
+        assert {name: type(value) for name, value in record.items()} == REPLY | {"vector.gradient": bytes}
+        assert len(record["vector.gradient"]) == 4 * size
+        assert proto.ByteSize() < 4 * size + 1000
     # Everything else is small, and none of it is of the task.
-    known = {"activate-node", "deactivate-node", "pull-messages", "pull-object", "confirm-message-received"}
-    known |= {"push-messages", "push-object", "send-node-heartbeat"}
+    known = {"activate-node", "deactivate-node", "pull-messages", "push-messages", "send-node-heartbeat"}
     assert {what for what, _ in sent} <= known
-    assert all(request.ByteSize() < 2000 for what, request in sent if what != "push-object")
+    assert all(request.ByteSize() < 2000 for what, request in sent if what != "push-messages")
 
 
 def test_the_text_of_an_error_stays_at_the_site_unless_that_shares_it(

@@ -11,11 +11,11 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
+from uuid import uuid4
 
 import httpx
 from cryptography.hazmat.primitives.asymmetric import ec
 from flwr.app import ConfigRecord, Error, Message, RecordDict
-from flwr.app.message import remove_content_from_message
 from flwr.common.constant import ErrorCode
 from flwr.common.serde import message_from_proto, message_to_proto
 from flwr.proto.fleet_pb2 import (
@@ -26,9 +26,7 @@ from flwr.proto.fleet_pb2 import (
     PushMessagesRequest,
 )
 from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
-from flwr.proto.message_pb2 import PullObjectRequest, PushObjectRequest
 from flwr.proto.node_pb2 import Node
-from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree, iterate_object_tree
 from flwr.supercore.interceptors.http.runtime_version import RuntimeVersionHttpInterceptor
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from flwr.supernode.fleet_http_client import FleetHttpClient
@@ -248,7 +246,7 @@ def _answer(
     most: int,
 ) -> None:
     try:
-        message, raw = fetch(client, node, work)
+        message, values = fetch(work)
     except MessageError as error:  # there is nothing that could be replied to
         voice.warn(f"the server's message cannot be used: {error}")
         time.sleep(PAUSE)
@@ -257,9 +255,8 @@ def _answer(
     content: RecordDict | Error
     said = ""
     try:
-        if len(raw) > most:
-            raise MessageError("too large", f"a message of {len(raw)} bytes, where {most} are enough")
-        values: dict[str, Any] = dict(ConfigRecord.inflate(raw))
+        if work.ByteSize() > most:
+            raise MessageError("too large", f"a message of {work.ByteSize()} bytes, where {most} are enough")
         if "end" in values:
             said = voice.over(values)
             content = RecordDict({RECORD: ConfigRecord({"agent": values["agent"]})})
@@ -283,18 +280,14 @@ def _answer(
         voice.say(said if taken else f"{said}, too late: the round was over")
 
 
-def fetch(client: FleetHttpClient, node: Node, work: PullMessagesResponse) -> tuple[Message, bytes]:
-    """(the head of the message that waits, its one record)."""
+def fetch(work: PullMessagesResponse) -> tuple[Message, dict[str, Any]]:
+    """(the message that waits, the values of its one record)."""
     try:
         message = message_from_proto(work.messages_list[0])
-        run_id = message.metadata.run_id
-        # The leaf of the tree holds the numbers; what is above it, the head of the message, came already.
-        *_, leaf = [part.object_id for part in iterate_object_tree(work.message_object_trees[0]) if not part.children]
+        (record,) = message.content.values()
+        return message, dict(record)
     except Exception as error:  # whatever a server may have made up
         raise MessageError("wrong type", f"it is not made as agreed on ({type(error).__name__}: {error})") from error
-    # It need not be confirmed, which would be one more request: the server forgets it with the round.
-    pulled = client.PullObject(PullObjectRequest(node=node, run_id=run_id, object_id=leaf))
-    return message, pulled.object_content
 
 
 def send_reply(
@@ -302,29 +295,15 @@ def send_reply(
 ) -> bool:
     """Send a reply; False if nobody waits for it any more."""
     reply: Any = Message(content, reply_to=message)
-    reply.metadata.__dict__["_message_id"] = reply.object_id
-    contents = {key: value.deflate() for key, value in get_all_nested_objects(reply).items()}
-    tree = get_object_tree(reply)
-    run_id = message.metadata.run_id
-    bare = remove_content_from_message(reply) if reply.has_content() else reply
-    push = PushMessagesRequest(
-        node=node,
-        messages_list=[message_to_proto(bare)],
-        message_object_trees=[tree],
-        clientapp_runtime_list=[seconds],
-    )
+    reply.metadata.__dict__["_message_id"] = uuid4().hex
+    push = PushMessagesRequest(node=node, messages_list=[message_to_proto(reply)], clientapp_runtime_list=[seconds])
     try:
-        response = client.PushMessages(push)
+        client.PushMessages(push)
     except httpx.HTTPStatusError as error:
         if error.response.status_code == httpx.codes.CONFLICT:
             return False
         raise
-    for key in response.objects_to_push:
-        request = PushObjectRequest(
-            node=node, run_id=run_id, session_id=response.session_id, object_id=key, object_content=contents[key]
-        )
-        client.PushObject(request)
-    return bool(response.objects_to_push)
+    return True
 
 
 def _short(error: Exception) -> str:
