@@ -54,6 +54,7 @@ def test_a_federation_trains_as_a_simulation_does(tmp_path: Path, responders: Ca
     names = {p.name for p in server.out.iterdir() if "tfevents" not in p.name}
     assert names == {p.name for p in simulated.folder.iterdir() if "tfevents" not in p.name} | {
         "federation.jsonl",
+        "sites.json",
         "curve.png",
     }
 

@@ -2,7 +2,8 @@
 
 `flower-superlink` serves three APIs on one port: Fleet (nodes), Control (who may start runs and register nodes) and
 Runtime (ServerApps). Without an account service, the last two take orders from whoever reaches the port. Here the
-ServerApp is this process, so only the first is served. It runs Flower's own routes, authentication and state.
+ServerApp is this process, so only the first is served. It runs Flower's own routes, authentication and state of nodes;
+only messages, which Flower hands over in parts, go whole here.
 """
 
 import asyncio
@@ -218,6 +219,10 @@ class Link:
         node = message.node.node_id if hasattr(message, "node") else message.node_id
         agent = self._agent(node)
         self.ledger.seen(agent)
+        if what in ("pull-messages", "push-messages"):  # as good as a heartbeat
+            self.state.acknowledge_node_heartbeat(node, HEARTBEAT)
+            if not self.ledger.rows[agent].connected:
+                self.ledger.connected(agent)
         if what == "pull-messages" and not await self._has_work(node, request):
             self._gone(node)
         self._agent(node)  # a request may have been held while its site was shut out

@@ -81,6 +81,8 @@ class Known(threading.Event):
 
     useful = False
     """Whether this connection has been of use: the next one, if it breaks, need not wait long."""
+    asked = 0.0
+    """time.monotonic() of the last answer of the server, which knows then that this site is alive."""
 
 
 def run_site(
@@ -198,13 +200,13 @@ def _serve(
     known.set()
     voice.say(f"connected to {address.server}; waiting for a round")
     over = threading.Event()
-    heart = threading.Thread(target=_beat, args=(client, node, over), daemon=True)
+    heart = threading.Thread(target=_beat, args=(client, node, over, known), daemon=True)
     heart.start()
     try:
         while not stop.is_set():
             began = time.monotonic()
             work = client.PullMessages(PullMessagesRequest(node=node))
-            known.useful = True
+            known.useful, known.asked = True, time.monotonic()
             if work.messages_list:
                 _answer(client, node, work, respond, voice, most)
             elif time.monotonic() - began < PAUSE:
@@ -230,9 +232,11 @@ def _activate(client: FleetHttpClient, address: Address) -> Node:
     return Node(node_id=response.node_id)
 
 
-def _beat(client: FleetHttpClient, node: Node, over: threading.Event) -> None:
-    """Tell the server every few seconds that this site is alive, also while it computes."""
-    while not over.wait(HEARTBEAT * 0.7):
+def _beat(client: FleetHttpClient, node: Node, over: threading.Event, known: Known | None = None) -> None:
+    """Tell the server every few seconds that this site is alive while it computes, and asks for nothing."""
+    while not over.wait(HEARTBEAT * 0.3):
+        if known is not None and time.monotonic() - known.asked < HEARTBEAT * 0.6:
+            continue
         with suppress(httpx.HTTPError):  # the main loop meets the same trouble, and says so
             client.SendNodeHeartbeat(SendNodeHeartbeatRequest(node=node, heartbeat_interval=HEARTBEAT))
 
