@@ -237,7 +237,11 @@ def test_what_concerns_the_server_alone_may_differ():
         make_config(agents=4, batch=(4, 6), minibatch=2, **kw) for kw in ({"trajectories": 9}, {"aggregator": "mean"})
     ]
     assert {settings_digest(c) for c in same} == {settings_digest(CONFIG)}
-    assert settings_digest(make_config(agents=5, batch=(4, 6), minibatch=2)) != settings_digest(CONFIG)
+    # How many sites there are, too, unless the last of them are to lie.
+    assert settings_digest(make_config(agents=5, batch=(4, 6), minibatch=2)) == settings_digest(CONFIG)
+    four, five = (make_config(agents=n, byzantine=1, attack="sign-flipping") for n in (4, 5))
+    assert settings_digest(four) != settings_digest(five)
+    assert settings_digest(make_config(agents=4, batch=(4, 7), minibatch=2)) != settings_digest(CONFIG)
 
 
 class InThisProcess:

@@ -101,7 +101,7 @@ def settings_digest(config: Config) -> str:
     those that concern the server alone. How many sites there are is among these, unless some of them are to lie."""
     alone = (
         *("task", "trajectories", "test_episodes", "test_horizon", "learning_rate", "optimizer", "none_accepted"),
-        *("aggregator", "aggregator_options", "fail_closed", "alpha", "sigma", "delta"),
+        *("aggregator", "aggregator_options", "fail_closed", "alpha", "sigma", "delta", "vary", "vary_seed"),
         *(() if config.byzantine else ("agents",)),
     )
     shared = {name: value for name, value in to_json(config).items() if name not in alone}

@@ -145,10 +145,12 @@ def _sized(federation: Federation, agents: int) -> Federation:
 
 
 def _refuse_trial(federation: Federation) -> None:
-    if federation.config.byzantine:
+    config = federation.config
+    if config.byzantine or config.vary:
+        what = f"the last {config.byzantine} sites lie" if config.byzantine else "tasks vary from agent to agent"
         raise ConfigError(
-            f"{federation.folder} is a trial in which the last {federation.config.byzantine} sites lie: its sites are "
-            "fixed, since others would be the last ones. Make a new one with fedpg federation create"
+            f"{federation.folder} is a trial in which {what}: its sites are fixed, since with others it would be another "
+            "trial. Make a new one with fedpg federation create"
         )
 
 
