@@ -149,8 +149,8 @@ def _refuse_trial(federation: Federation) -> None:
     if config.byzantine or config.vary:
         what = f"the last {config.byzantine} sites lie" if config.byzantine else "tasks vary from agent to agent"
         raise ConfigError(
-            f"{federation.folder} is a trial in which {what}: its sites are fixed, since with others it would be another "
-            "trial. Make a new one with fedpg federation create"
+            f"{federation.folder} is a trial in which {what}: its sites are fixed, since with others it would be "
+            "another trial. Make a new one with fedpg federation create"
         )
 
 
