@@ -188,7 +188,7 @@ class Link:
             return Message(
                 Error(code_of("too large"), f"a request of more than {self.largest} bytes"), reply_to=message
             )
-        if node not in online or reply is None:
+        if node not in self.agents or reply is None:  # what came before its site left counts, unless that was shut out
             return Message(Error(code_of("no answer"), "the site went away"), reply_to=message)
         try:
             return message_from_proto(reply)
