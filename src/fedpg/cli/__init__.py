@@ -93,7 +93,22 @@ COMMANDS: dict[str, Command] = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The `fedpg` command; returns its exit code."""
-    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        code = _run(list(sys.argv[1:] if arguments is None else arguments))
+        sys.stdout.flush()
+        return code
+    except (ConfigError, SimulationError, StorageError) as error:
+        print(f"fedpg: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("fedpg: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # nobody reads what is printed any more, as after `| head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+
+
+def _run(arguments: list[str]) -> int:
     if "" not in sys.path:
         sys.path.insert(0, "")  # a user's own attack may lie in the current folder
     if not arguments or arguments[0] in ("-h", "--help"):
@@ -111,24 +126,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 0
     words = 2 if " ".join(arguments[:2]) in COMMANDS else 1
     name, rest = " ".join(arguments[:words]), arguments[words:]
-    try:
-        if name not in COMMANDS:
-            raise unknown("command", name, COMMANDS)
-        command = COMMANDS[name]
-        about = inspect.getdoc(command.options)
-        options: dict[str, Any] = {"prog": f"fedpg {name}", "description": about, "args": rest}
-        if command.defaults is not None:
-            options["default"] = command.defaults(rest)
-        parsed = tyro.cli(command.options, config=(tyro.conf.FlagCreatePairsOff,), **options)
-        keep_compiled()
-        wait_for_calls()
-        return command.run(parsed)
-    except (ConfigError, SimulationError, StorageError) as error:
-        print(f"fedpg: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("fedpg: interrupted", file=sys.stderr)
-        return 130
-    except BrokenPipeError:  # nobody reads what is printed any more, as after `| head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
+    if name not in COMMANDS:
+        raise unknown("command", name, COMMANDS)
+    command = COMMANDS[name]
+    about = inspect.getdoc(command.options)
+    options: dict[str, Any] = {"prog": f"fedpg {name}", "description": about, "args": rest}
+    if command.defaults is not None:
+        options["default"] = command.defaults(rest)
+    parsed = tyro.cli(command.options, config=(tyro.conf.FlagCreatePairsOff,), **options)
+    keep_compiled()
+    wait_for_calls()
+    return command.run(parsed)

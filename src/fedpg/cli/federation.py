@@ -152,7 +152,7 @@ def run_serve(command: Serve) -> int:
     from fedpg.plots import plot_curve
     from fedpg.serving.serve import serve
     from fedpg.sites.folder import read_federation
-    from fedpg.summary import print_summary, title_of
+    from fedpg.summary import print_summary
 
     federation = read_federation(command.folder)
     warn_insecure(command.insecure)
@@ -160,7 +160,7 @@ def run_serve(command: Serve) -> int:
     stop = threading.Event()
     with on_signal(stop, "stopping; a round that still waits for replies is done again when you go on"):
         run = serve(federation, out, command.insecure, command.force, command.quiet, stop)
-    plot_curve(out / "curve.png", [run.records], title_of(run.config))
+    plot_curve(out / "curve.png", [run.records], run.config.title)
     print_summary([run], out)
     if not run.finished:
         print(f"Interrupted. Go on with: {shlex.join(words_of(command))}", file=sys.stderr)
@@ -192,7 +192,7 @@ def run_demo(command: Demo) -> int:
     need_flower()
     from fedpg.plots import plot_curve
     from fedpg.serving.demo import demo
-    from fedpg.summary import print_summary, title_of
+    from fedpg.summary import print_summary
 
     attack: dict[str, Any] = {"attack": command.attack} if command.byzantine else {}
     config = make_config(
@@ -202,7 +202,7 @@ def run_demo(command: Demo) -> int:
     with on_signal(stop, "stopping after this round"):
         run = demo(config, command.seed, command.out, command.quiet, stop)
     assert run.folder is not None
-    plot_curve(run.folder / "curve.png", [run.records], title_of(run.config))
+    plot_curve(run.folder / "curve.png", [run.records], run.config.title)
     print_summary([run], run.folder)
     return 0 if run.finished else 130
 
