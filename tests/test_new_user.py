@@ -194,7 +194,7 @@ def test_what_has_been_run_has_room():
         (["train", "--byzantine", "3", "--attack-options", "scale=2", "scale=3"], "scale is given twice"),
         (["train", "--byzantine", "3", "--attack-options", "scale=nan"], "scale must be a finite number"),
         (["reproduce", "figure1", "--runs", "FILE"], "runs 'FILE' cannot be a folder"),
-        (["reproduce", "figure1", "--results", "FILE/in"], "'FILE' is a file"),
+        (["reproduce", "figure1", "--results", "FILE/in"], "'FILE' is a file: give a folder"),
         (["evaluate", "PIPE"], "it is not a file"),
         (["train", "--out", "FILE/in"], "cannot make the run folder"),
     ],

@@ -45,7 +45,7 @@ def check_folder_name(name: str, path: Path) -> None:
     """Refuse a folder that is a file, or would lie in one."""
     for part in (path, *path.parents):
         if part.exists() and not part.is_dir():
-            raise ConfigError(f"{name} {str(path)!r} cannot be a folder: {str(part)!r} is a file")
+            raise ConfigError(f"{name} {str(path)!r} cannot be a folder, for {str(part)!r} is a file: give a folder")
 
 
 @contextlib.contextmanager
