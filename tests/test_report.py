@@ -115,6 +115,7 @@ def test_the_report_is_one_page_without_anything_from_outside_and_the_same_as_ma
     page.feed(text)
     assert page.open == []
     assert len(set(page.ids)) == len(page.ids)
+    assert re.search(r"figures 1 and 2: <strong>\d+ inside, \d+ above, \d+ below</strong>", text)
     assert text.index("Against the paper") < text.index("runs of") < text.index("<nav>")  # the verdict comes first
     assert page.tags.count("details") > page.tags.count("figure")
     assert not {"script", "link", "iframe"} & set(page.tags)

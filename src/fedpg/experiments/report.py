@@ -122,8 +122,13 @@ def page(experiments: Sequence[Experiment], stored: Stock) -> Iterator[Block]:
     runs = list(stored.values())
     total, table = tables.tally(experiments, stored)
     if total:
-        marks = f"{total.total()} marks of the curves of figures 1 and 2"
-        yield Text(f"Against the paper's 90% bands, at {marks}: **{tables.in_words(total)}**.", "verdict")
+        found = ", ".join(f"{total[word] + total[f'{word}*']} {word}" for word in ("inside", "above", "below"))
+        weaker = sum(count for word, count in total.items() if word.endswith("*"))
+        yield Text(
+            f"Against the paper's 90% bands, at {total.total()} marks of the curves of figures 1 and 2: **{found}**"
+            + (f"; {weaker} of these, starred below, by a weaker test." if weaker else "."),
+            "verdict",
+        )
         yield table
     yield Text(
         f"{len(runs)} runs of {len({run.key[0] for run in runs})} settings, each a function of its settings and its "
