@@ -178,6 +178,10 @@ def test_every_picture_says_how_many_seeds_are_behind_each_curve():
         f"{attacked.label}, 1 seed",
         f"{honest.label}, 3 seeds",
     ]
+    panels = EXPERIMENTS["figure3"].panels[:2]
+    runs += [stored_run(config_of(panels[1], attacked), s) for s in range(2)]
+    both = legend_of(panels, {run.key: run for run in runs})
+    assert [label for label, _, _ in both] == [f"{attacked.label}, 1, 2 seeds", f"{honest.label}, 3, 0 seeds"]
     assert f"{panel.title} (1 to 3 seeds)".encode() in panel_image(panel, stored)
     assert (seeds_of([]), seeds_of([10, 10])) == ("", "10 seeds")
 

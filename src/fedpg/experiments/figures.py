@@ -127,10 +127,17 @@ def legend_of(panels: Sequence[Panel], stored: Stock) -> list[tuple[str, str, bo
     seen: dict[str, Curve] = {}
     counts: dict[str, list[int]] = {}
     for panel in panels:
-        for curve, runs in runs_of(panel, stored):
+        found = {curve.label: len(runs) for curve, runs in runs_of(panel, stored)}
+        for curve in panel.curves if found else ():
             seen.setdefault(curve.label, curve)
-            counts.setdefault(curve.label, []).append(len(runs))
-    return [(f"{label}, {seeds_of(counts[label])}", c.colour, c.reference) for label, c in seen.items()]
+            counts.setdefault(curve.label, []).append(found.get(curve.label, 0))
+
+    def words(each: list[int]) -> str:  # one number for each panel, in their order, if they differ
+        return f"{', '.join(map(str, each))} seeds" if len(set(each)) > 1 and len(each) <= PER_ROW else seeds_of(each)
+
+    return [
+        (f"{label}, {words(counts[label])}", c.colour, c.reference) for label, c in seen.items() if any(counts[label])
+    ]
 
 
 def picture(panels: Sequence[Panel], stored: Stock) -> bytes:
