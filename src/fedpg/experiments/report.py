@@ -34,7 +34,8 @@ from fedpg.storage import StorageError, write_whole
 TITLE = "FedPG-BR, reproduced"
 READING = (
     "Lines are means over seeds of the greedy return (10 episodes after every round), bands are 90% percentile "
-    "bootstrap intervals over seeds; where only some of the seeds got that far, a thin line of its own goes on. "
+    "bootstrap intervals over seeds; where only some of the seeds got that far, a thin line of its own goes on. If a "
+    "legend has several numbers of seeds (10, 3, 3), they are those of the panels, in their order. "
     "Trajectories on the x axis are counted as in the paper: B + b N per round for one agent, and (B K + b N) / (K + "
     "1) for K agents and the server. That count favours large K; where the number of agents differs, a second row of "
     "panels counts all trajectories. Our intervals are too narrow, as percentile bootstrap over few values is: if "
