@@ -29,7 +29,7 @@ ORDER = (
     *("policies", "trajectories", "values", "tasks", "estimators", "metric", "attacks", "aggregators"),
     *("problem", "per_agent", "agents", "server", "federation", "algorithms", "assembly"),
     *("storage", "plots", "training", "summary", "experiments", "arena", "play"),
-    *("sites", "flower", "serving", "bench", "theory"),
+    *("sites", "flower", "serving", "dashboard", "bench", "theory"),
     *("fedpg", "cli"),
 )
 UNSAFE = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "shelve", "marshal", "torch"}

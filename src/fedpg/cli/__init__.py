@@ -10,6 +10,7 @@ import tyro
 
 from fedpg.cli.arena import Arena, run_arena
 from fedpg.cli.bench import Bench, run_bench
+from fedpg.cli.dashboard import Dashboard, run_dashboard
 from fedpg.cli.federation import (
     Create,
     Demo,
@@ -36,6 +37,7 @@ fedpg: several agents learn one policy together, while some of them fail or lie.
   fedpg train       train a policy by a federation of agents
   fedpg evaluate    the return of a trained policy, greedy
   fedpg play        render a trained policy to a GIF
+  fedpg dashboard   runs on a web page: while they go on, or afterwards
   fedpg bench       the speed of this machine: training against the bare simulator
   fedpg arena       every attack against every defence, and each defence's worst case
   fedpg reproduce   the paper's experiments: lists them, or runs what is missing
@@ -57,6 +59,7 @@ Examples:
   fedpg train --out runs/ten --resume                          go on after an interruption
   fedpg evaluate runs/ten/seed-0 --episodes 100
   fedpg play runs/ten/seed-0 --out cartpole.gif
+  fedpg dashboard runs                                         every run below runs/, live in a browser
   fedpg theory --agents 20 --byzantine 3 --epsilon 0.1         how many trajectories the theorem asks for
   fedpg federation create hospitals --sites 5 --address fl.example.org:8443
   fedpg reproduce figure1 --task CartPole-v1 --seeds 0:10      a figure of the paper, with its own curves beside ours
@@ -78,6 +81,7 @@ COMMANDS: dict[str, Command] = {
     "train": Command(Train, run_train, train_defaults),
     "evaluate": Command(Evaluate, run_evaluate),
     "play": Command(Play, run_play),
+    "dashboard": Command(Dashboard, run_dashboard),
     "bench": Command(Bench, run_bench),
     "theory": Command(Theory, run_theory),
     "theory lab": Command(Lab, run_theory_lab),

@@ -15,6 +15,7 @@ from fedpg.presets import renamed
 from fedpg.programs import keep_compiled
 from fedpg.sites.certificates import read_site_key
 from fedpg.sites.folder import Site, refuse_open, split_address
+from fedpg.sites.journal import Journal
 from fedpg.storage import StorageError
 
 
@@ -26,6 +27,7 @@ def join(
     quiet: bool = False,
     stop: threading.Event | None = None,
     share_errors: bool = False,
+    journal: Journal | None = None,
 ) -> None:
     """Answer the rounds of a federation until `stop`; the text of an error leaves the site with `share_errors` only."""
     refuse_open(split_address(site.address)[0], insecure, force)
@@ -41,9 +43,13 @@ def join(
             raise StorageError(f"{site.folder / 'ca.crt'} is no certificate: {error}. Get the folder again") from error
 
     def warn(text: str) -> None:
+        if journal is not None:
+            journal.write("warning", "said", site.name, text=text)
         print(f"{time.strftime('%H:%M:%S')} {site.name}: {text}", file=sys.stderr, flush=True)
 
     def say(text: str) -> None:
+        if journal is not None:
+            journal.write("info", "said", site.name, text=text)
         if not quiet:
             print(f"{time.strftime('%H:%M:%S')} {site.name}: {text}", flush=True)
 
