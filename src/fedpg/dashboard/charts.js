@@ -51,7 +51,7 @@ export function icon(outcome, size = 12) {
 function ticks(low, high, count) {
   const raw = (high - low) / Math.max(1, count);
   const ten = 10 ** Math.floor(Math.log10(raw));
-  const step = [1, 2, 5, 10].map((f) => f * ten).find((s) => s >= raw * 0.999);
+  const step = [1, 2, 2.5, 5, 10].map((f) => f * ten).find((s) => s >= raw * 0.8);
   const found = [];
   for (let i = Math.ceil(low / step - 1e-9); i * step <= high + step * 1e-9; i++) found.push(Number((i * step).toPrecision(12)));
   return found;

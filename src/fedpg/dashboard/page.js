@@ -47,6 +47,14 @@ function tile(name, value, more) {
   return make("div", { class: "tile" }, make("dt", {}, name), make("dd", {}, value, small));
 }
 
+function decided(run) {
+  if (!run.rule) return "";
+  if (run.rule === "nobody") return "nobody was accepted";
+  return `decided by ${run.rule === "other" ? run.aggregator : run.rule}`;
+}
+
+const isLive = (run) => run.state === "running" || run.state === "waiting";
+
 function tiles(run) {
   const spread = run.test_return_std === null ? "" : `± ${short(run.test_return_std)}; `;
   const accepted = run.rows.filter((row) => row.outcome === "accepted").length;
@@ -57,12 +65,12 @@ function tiles(run) {
   progress.querySelector("small").prepend(bar);
   const connected = run.rows.filter((row) => row.connected).length;
   const found = [
-    tile("round", String(run.round), run.rule ? `decided by ${run.rule}` : ""),
+    tile("round", String(run.round), decided(run)),
     tile("test return", short(run.test_return), run.best === null ? "" : `${spread}best ${short(run.best)}`),
     progress,
     tile("accepted", run.rows.some((row) => row.outcome) ? `${accepted}/${run.rows.length}` : "–", "in the last round"),
   ];
-  if (run.federation) found.push(tile("connected", `${connected}/${run.rows.length}`, "sites"));
+  if (run.federation && isLive(run)) found.push(tile("connected", `${connected}/${run.rows.length}`, "sites"));
   if (run.harm !== null) found.push(tile("harm", short(run.harm), "mean of 20 rounds"));
   found.push(tile("speed", run.steps_per_second === null ? "–" : `${short(run.steps_per_second)}/s`, run.seconds_per_round === null ? "steps" : `steps; ${short(run.seconds_per_round)} s a round`));
   const over = run.state === "finished";
@@ -89,8 +97,7 @@ function agentRow(run, row) {
   const far = row.far === null ? "" : ` (${short(row.far)}×)`;
   const cells = [name, outcome];
   if (run.federation) {
-    const live = !["finished", "quiet", "removed"].includes(run.state);
-    const word = row.connected === null || !live ? "" : row.connected ? "yes" : "no";
+    const word = row.connected === null || !isLive(run) ? "" : row.connected ? "yes" : "no";
     cells.push(cell(word, word === "no" ? "off" : "", "online"));
     cells.push(cell(row.seen === null ? "" : `${ago(row.seen)} ago`, "n", "last seen"));
     cells.push(cell(row.seconds === null ? "" : `${short(row.seconds)} s`, "n", "took"));

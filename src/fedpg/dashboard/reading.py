@@ -122,7 +122,7 @@ def number(value: Any) -> float | None:
 def whole(value: Any, default: int = 0) -> int:
     """A whole number from 0."""
     found = number(value)
-    return default if found is None or found < 0 else int(found)
+    return default if found is None or found < 0 else int(min(found, 2.0**53))
 
 
 def text(value: Any, longest: int = 200) -> str:

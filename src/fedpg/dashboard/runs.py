@@ -1,5 +1,6 @@
 """One run folder as the page shows it: what its files say so far, in plain values."""
 
+import contextlib
 import os
 import time
 import tomllib
@@ -17,7 +18,6 @@ PACE = 20
 """Rounds over which speed and harm are averaged."""
 QUIET = 60.0
 """Seconds without news after which a run that holds no lock is said to be quiet."""
-OUT = ("turned away", "unusable", "failed", "absent")
 
 View = dict[str, Any]
 
@@ -46,6 +46,7 @@ class Run:
         self.gone = False
         self.changed: float | None = None
         self._about: tuple[int, ...] | None = None
+        self._members: list[str] | None = None
         self._forget_records()
         self.sites = Sites()
 
@@ -59,7 +60,7 @@ class Run:
 
     def read(self) -> bool:
         """Take what is new; whether anything is."""
-        before = (self.gone, self.problem, self.records.problem, self.ledger.problem)
+        before = self._condition()
         self._read_settings()
         other, rows = self.records.read()
         if other:
@@ -74,7 +75,10 @@ class Run:
         new = bool(other or rows or void or lines)
         if new or self.changed is None:
             self.changed = self._last_change()
-        return new or before != (self.gone, self.problem, self.records.problem, self.ledger.problem)
+        return new or before != self._condition()
+
+    def _condition(self) -> tuple[Any, ...]:
+        return self._about, self.gone, self.problem, self.records.problem, self.ledger.problem
 
     @property
     def more(self) -> bool:
@@ -162,7 +166,7 @@ class Run:
             "agents": whole(settings.get("agents")) or len(agents),
             "byzantine": whole(settings.get("byzantine")),
             "seed": self.seed,
-            "federation": bool(self.sites.rows or self.sites.events),
+            "federation": bool(self.sites.rows or self.sites.events or self._listed()),
             "round": self.points[-1].round if self.points else 0,
             "trajectories": self.points[-1].trajectories if self.points else 0,
             "total": total,
@@ -194,7 +198,8 @@ class Run:
             return ("waiting", self.sites.waiting or "for the first round") if len(self.points) < 2 else ("running", "")
         slow = max((p.seconds or 0.0 for p in self.points[-PACE:]), default=0.0)
         if self.changed is None or time.time() - self.changed < max(QUIET, 5 * slow):
-            return ("running", self.sites.waiting) if self.points else ("waiting", self.sites.waiting)
+            why = self.sites.waiting
+            return ("running", why) if self.points else ("waiting", why or "for the first round")
         return (
             "quiet",
             "no news for a while, and no process of this machine trains here: it was stopped, or is elsewhere",
@@ -251,17 +256,26 @@ class Run:
                 "recent": [(r, o[agent]) for r, o in self.recent if agent < len(o)],
             }
             site = self.sites.rows.get(names[agent])
-            rows.append(row if site is None else row | _of_site(site))
+            rows.append(_with_reason(row if site is None else row | _of_site(site)))
         return rows
 
     def _names(self, count: int) -> list[str]:
         """Of the sites, in the order of their agents: as the ledger has them, or the federation that the run is in."""
         known = self.sites.names
-        if len(known) != count and (self.sites.rows or self.sites.events):
-            known = _listed(self.folder.parent / "federation.toml")
+        if len(known) != count:
+            known = self._listed()
         if len(known) == count:
             return known
         return [f"{'site-' if self.sites.rows else 'agent '}{agent}" for agent in range(count)]
+
+    def _listed(self) -> list[str]:
+        """The sites of the federation that the folder is in, before the first of them has come."""
+        if self._members is None:
+            self._members = []
+            with contextlib.suppress(OSError, ValueError):
+                listed = tomllib.loads((self.folder.parent / "federation.toml").read_text()).get("sites")
+                self._members = [text(name) for name in items(listed)]
+        return self._members
 
     def _warnings(self, agents: list[View]) -> list[str]:
         """What somebody should look at, worst first."""
@@ -272,7 +286,8 @@ class Run:
         found += [f"{row['name']} is gone" for row in agents if row["connected"] is False and row["replied"]]
         found += [f"{row['name']} has not come" for row in agents if row["connected"] is False and not row["replied"]]
         for row in agents:
-            if row["outcome"] in ("failed", "unusable"):
+            silent = row["outcome"] == "absent" and row["connected"] is not False and self.sites.rows
+            if row["outcome"] in ("failed", "unusable") or silent:
                 found.append(f"{row['name']} {row['outcome']}" + (f": {row['reason']}" if row["reason"] else ""))
         if self.sites.attempt.get("unused"):
             found.append(f"round {self.sites.attempt['round']} is not used: {self.sites.attempt['unused']}")
@@ -281,6 +296,14 @@ class Run:
         if self.sites.attempt.get("quorum") is False:
             found.append(f"round {self.sites.attempt['round']} had no quorum, and is tried again")
         return found[:50]
+
+
+def _with_reason(row: View) -> View:
+    """An aggregator gives no reason but how far out an agent lay."""
+    if row["outcome"] != "turned away":
+        return row
+    far = row["far"]
+    return row | {"reason": f"{far:.3g} times the threshold" if far is not None and far > 1 else row["reason"]}
 
 
 def _of_site(site: SiteRow) -> View:
@@ -292,14 +315,6 @@ def _of_site(site: SiteRow) -> View:
     if site.far is not None:
         found["far"] = site.far
     return found
-
-
-def _listed(path: Path) -> list[str]:
-    try:
-        sites = tomllib.loads(path.read_text()).get("sites")
-    except (OSError, ValueError):
-        return []
-    return [text(name) for name in items(sites)]
 
 
 def thinned(points: list[Point]) -> list[Point]:

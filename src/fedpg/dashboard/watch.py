@@ -125,8 +125,10 @@ class Watch:
 
 
 def name_of(given: Path, run: Path) -> str:
-    """What the page calls a run: its path below what was given, which is named by its last part."""
-    base = given.name or os.path.basename(os.path.abspath(given)) or str(given)
+    """What the page calls a run: its path below what was given, which is named by its last part, or the last two."""
+    parts = Path(os.path.abspath(given)).parts[1:]
+    vague = bool(parts) and (parts[-1] == "run" or parts[-1].startswith("seed-"))
+    base = "/".join(parts[-2 if vague else -1 :]) or "/"
     return base if run == given else f"{base}/{run.relative_to(given)}"
 
 
