@@ -5,6 +5,7 @@ import ctypes
 import dataclasses
 import gc
 import resource
+import shutil
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -16,7 +17,7 @@ import pytest
 from hypothesis import settings
 from jax import monitoring
 
-from fedpg import Config, Problem, make_config, make_problem
+from fedpg import Config, Problem, make_config, make_problem, train
 from fedpg.federation.site import Responder, Site
 from tiny import TINY
 
@@ -91,6 +92,20 @@ def as_options() -> Callable[[Config], list[str]]:
 def content() -> Callable[[Path], dict[str, bytes]]:
     """Reads all files below a folder, by their paths."""
     return lambda folder: {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+@pytest.fixture(scope="session")
+def trained_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a finished run of the tiny problem; not to be changed."""
+    folder = tmp_path_factory.mktemp("runs") / "tiny"
+    assert train(**TINY, out=folder).finished
+    return folder
+
+
+@pytest.fixture
+def tiny_run(trained_folder: Path, tmp_path: Path) -> Path:
+    """A copy of it that a test may harm, alone in a folder of runs."""
+    return Path(shutil.copytree(trained_folder, tmp_path / "runs" / "tiny"))
 
 
 @pytest.fixture(scope="module")

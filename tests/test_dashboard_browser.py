@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from browser import Chromium, find_chromium
+from dashboards import EVIL, SITE_LINE, serving
 from federations import Gate, Process, Server, Sites, federation, until
 from fedpg import Config
 from fedpg.federation.site import Responder
-from test_dashboard import EVIL, SITE_LINE, run, serving, trained  # noqa: F401 (fixtures)
+from fedpg.serving.demo import free_port
 
 pytestmark = [
     pytest.mark.browser,
@@ -57,7 +58,7 @@ def test_a_federation_is_shown_while_it_learns_and_who_is_killed_is_named(
     killed = made.folder / "sites" / "site-2"
     with (
         Sites(made) as sites,
-        Server(made, "--dashboard-address", "127.0.0.1:0", "--log-json", str(tmp_path / "log")) as server,
+        Server(made, "--dashboard-address", f"127.0.0.1:{free_port()}", "--log-json", str(tmp_path / "log")) as server,
     ):
         address = until(lambda: re.search(r"dashboard: (http://127\.0\.0\.1:\d+/)", server.said), "the address")[1]
         page.open(address)
@@ -78,7 +79,9 @@ def test_a_federation_is_shown_while_it_learns_and_who_is_killed_is_named(
             third.signal(signal.SIGKILL)
             gate.let(6)
         page.until("/site-2 (absent|is gone)/.test(document.querySelector('.warnings').innerText)")
-        row = page.evaluate("[...document.querySelectorAll('.agents tr')].find(r => /site-2/.test(r.innerText)).innerText")
+        row = page.evaluate(
+            "[...document.querySelectorAll('.agents tr')].find(r => /site-2/.test(r.innerText)).innerText"
+        )
         assert re.search(r"absent\s+(no answer|not there)", row), row
         fits(page)
         assert page.complaints == []
@@ -92,12 +95,12 @@ def test_a_federation_is_shown_while_it_learns_and_who_is_killed_is_named(
     assert any(event["site"] == "site-2" and event["event"] == "absent" for event in events)
 
 
-def test_several_finished_runs_are_side_by_side(page: Chromium, run: Path):  # noqa: F811
-    second = shutil.copytree(run, run.parent / "second")
-    shutil.copytree(run, run.parent / "third")
+def test_several_finished_runs_are_side_by_side(page: Chromium, tiny_run: Path):
+    second = shutil.copytree(tiny_run, tiny_run.parent / "second")
+    shutil.copytree(tiny_run, tiny_run.parent / "third")
     rows = [json.loads(line) for line in (second / "records.jsonl").read_text().splitlines()]
     (second / "records.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows[:4]))
-    with serving(run.parent) as client:
+    with serving(tiny_run.parent) as client:
         page.open(f"http://127.0.0.1:{client.port}/", dark=True)
         page.until("document.querySelectorAll('#runs tbody tr').length === 3")
         assert page.evaluate("document.querySelectorAll('#together path[stroke]').length") == 3
@@ -118,16 +121,16 @@ def test_several_finished_runs_are_side_by_side(page: Chromium, run: Path):  # n
         page.until("/round \\d+/.test(document.querySelector('.tip:not([hidden])')?.innerText)")
 
 
-def test_a_hostile_name_is_shown_as_text(page: Chromium, run: Path):  # noqa: F811
+def test_a_hostile_name_is_shown_as_text(page: Chromium, tiny_run: Path):
     names = [EVIL, "b" * 150, "c", "d"]
     about = {"round": 1, "quorum": True, "unused": EVIL, "rule": EVIL, "seconds": 1}
     line = about | {"sites": {name: SITE_LINE | {"reason": EVIL, "outcome": "failed"} for name in names}}
     event = {"round": 1, "event": EVIL[:50], "site": EVIL, "reason": EVIL}
-    (run / "federation.jsonl").write_text(json.dumps(line) + "\n" + json.dumps(event) + "\n")
-    settings = json.loads((run / "config.json").read_text())
+    (tiny_run / "federation.jsonl").write_text(json.dumps(line) + "\n" + json.dumps(event) + "\n")
+    settings = json.loads((tiny_run / "config.json").read_text())
     settings["settings"]["task"] = EVIL
-    (run / "config.json").write_text(json.dumps(settings))
-    with serving(run) as client:
+    (tiny_run / "config.json").write_text(json.dumps(settings))
+    with serving(tiny_run) as client:
         page.open(f"http://127.0.0.1:{client.port}/")
         page.until("document.querySelector('.agents')?.innerText.includes('<img src=x')")
         assert page.evaluate("document.querySelectorAll('main img').length") == 0

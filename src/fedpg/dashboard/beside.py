@@ -1,4 +1,4 @@
-"""A dashboard beside a run: a process of its own, with the lowest priority, that ends with who started it.
+"""A dashboard beside a run: a process of its own, with a low priority, that ends with who started it.
 
 The run shares no lock, no thread and no memory with it: whatever becomes of the page, the run goes on.
 """
@@ -90,7 +90,7 @@ class Beside:
 
 def main() -> None:
     """The process itself: what to show comes as a line of its input, and the end of the input ends it."""
-    os.nice(19)
+    os.nice(10)
     told: dict[str, Any] = json.loads(sys.stdin.buffer.readline())
     listening = socket.socket(fileno=told["socket"])
     with Watch([Path(told["run"])], must_exist=False) as watch:
