@@ -1,6 +1,7 @@
 """A headless Chromium for the tests, driven over its own DevTools protocol."""
 
 import base64
+import contextlib
 import json
 import os
 import re
@@ -12,8 +13,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
-
-from websockets.sync.client import connect
 
 NAMES = ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome", "chrome")
 FLAGS = (
@@ -41,6 +40,7 @@ class Chromium:
         with open(self.log, "wb") as log:
             words = [program, *FLAGS, f"--user-data-dir={home}", "about:blank"]
             self.process = subprocess.Popen(words, stdout=log, stderr=log, start_new_session=True)
+        self.held = contextlib.ExitStack()
         try:
             self._connect()
         except BaseException:
@@ -48,8 +48,10 @@ class Chromium:
             raise
 
     def _connect(self) -> None:
+        from websockets.sync.client import connect
+
         address = self._until(lambda: re.search(r"ws://\S+", self.log.read_text(errors="replace")), "its address")[0]
-        self.socket = connect(address, max_size=None, compression=None)
+        self.socket = self.held.enter_context(connect(address, max_size=None, compression=None))
         self.count = 0
         self.requests: list[str] = []
         self.complaints: list[str] = []
@@ -130,8 +132,7 @@ class Chromium:
 
     def close(self) -> None:
         """End the browser with all of its processes, which are a session of their own."""
-        if hasattr(self, "socket"):
-            self.socket.close()
+        self.held.close()
         if self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGTERM)
             try:

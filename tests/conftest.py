@@ -43,6 +43,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: (rank.get(item.path.name, len(LONG)), item.path not in waits))
 
 
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """What was left out for want of a browser is said, and not only counted."""
+    left = [r for r in terminalreporter.stats.get("skipped", []) if "no Chromium here" in str(r.longrepr)]
+    if left:
+        terminalreporter.write_line(
+            f"{len(left)} tests in a browser were left out: no Chromium here (apt-get install chromium)"
+        )
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish() -> None:
     """What was imported stays. Python would look through all of it again and again while JAX traces."""

@@ -111,14 +111,15 @@ def test_several_finished_runs_are_side_by_side(page: Chromium, tiny_run: Path):
         assert tops[0] == tops[1]  # beside each other on a desk
         states = page.evaluate("[...document.querySelectorAll('#runs .state')].map(s => s.className)")
         assert states == ["state running", "state finished", "state finished"]
-        fits(page)
-        assert page.complaints == []
-        # Everything has a name for those who do not see it.
-        assert page.evaluate("[...document.querySelectorAll('svg[role=img]')].every(s => s.getAttribute('aria-label'))")
+        page.evaluate("document.querySelector('.panel .chart').scrollIntoView({block: 'center'})")
         box = "document.querySelector('.panel .chart svg').getBoundingClientRect()"
         where: dict[str, Any] = page.evaluate(f"(({{x, y, width}}) => ({{x: x + width / 2, y: y + 30}}))({box})")
         page.call("Input.dispatchMouseEvent", type="mouseMoved", **where)
         page.until("/round \\d+/.test(document.querySelector('.tip:not([hidden])')?.innerText)")
+        fits(page)
+        assert page.complaints == []
+        # Everything has a name for those who do not see it.
+        assert page.evaluate("[...document.querySelectorAll('svg[role=img]')].every(s => s.getAttribute('aria-label'))")
 
 
 def test_a_hostile_name_is_shown_as_text(page: Chromium, tiny_run: Path):
