@@ -63,6 +63,7 @@ def test_the_page_comes_with_headers_that_keep_everything_else_out(tiny_run: Pat
             assert status in (405, 501)
             assert "<" not in body
             assert headers["X-Content-Type-Options"] == "nosniff"
+        assert client.ask("//[")[0] == 400
         for path in ("/page", "/../config.json", "/%2e%2e/config.json", f"/{tiny_run}/config.json", "//etc/passwd"):
             assert client.ask(path)[0] == 404
 
@@ -137,6 +138,7 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
     "binary records": lambda run: (run / "records.jsonl").write_bytes(os.urandom(5000)),
     "deep records": lambda run: (run / "records.jsonl").write_text("[" * 100_000 + "\n"),
     "records are a folder": lambda run: ((run / "records.jsonl").unlink(), (run / "records.jsonl").mkdir()),
+    "records are a pipe": lambda run: ((run / "records.jsonl").unlink(), os.mkfifo(run / "records.jsonl")),
     "odd values": lambda run: (run / "records.jsonl").write_text(
         '{"round": NaN, "trajectories": Infinity, "test_return": "9", "outcome": 5, "distances": {"a": 1}}\n'
         f'{{"round": {10**400}, "outcome": [1, null, "accepted"], "distances": [true], "steps": -4, "seconds": 0}}\n'

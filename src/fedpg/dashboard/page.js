@@ -86,6 +86,8 @@ function cell(content, cls = "", label = "") {
   return td;
 }
 
+const anySeen = (run) => run.rows.some((row) => row.seen !== null);  // ledgers of older versions have no times
+
 function agentRow(run, row) {
   const name = cell(row.name, "name");
   if (row.byzantine) name.append(make("span", { class: "tag" }, "Byzantine"));
@@ -99,7 +101,7 @@ function agentRow(run, row) {
   if (run.federation) {
     const word = row.connected === null || !isLive(run) ? "" : row.connected ? "yes" : "no";
     cells.push(cell(word, word === "no" ? "off" : "", "online"));
-    cells.push(cell(row.seen === null ? "" : `${ago(row.seen)} ago`, "n", "last seen"));
+    if (anySeen(run)) cells.push(cell(row.seen === null ? "" : `${ago(row.seen)} ago`, "n", "last seen"));
     cells.push(cell(row.seconds === null ? "" : `${short(row.seconds)} s`, "n", "took"));
   }
   cells.push(cell(row.replied ? `round ${row.replied}` : "", "n", "last reply"));
@@ -156,6 +158,7 @@ function fillPanel(p, run) {
   p.legend.replaceChildren(...words.map((word) => make("span", {}, icon(word), word)));
   if (run.byzantine) p.legend.append(make("span", {}, make("i", { class: "under" }), "Byzantine"));
   const names = run.federation ? ["site", "this round", "online", "last seen", "took"] : ["agent", "this round"];
+  if (run.federation && !anySeen(run)) names.splice(3, 1);
   names.push("last reply", "distance (× threshold)", "accepted", "last rounds, newest at the right");
   const right = new Set(["last seen", "took", "last reply", "distance (× threshold)", "accepted"]);
   p.head.replaceChildren(make("tr", {}, ...names.map((name) => make("th", { scope: "col", class: right.has(name) ? "n" : "" }, name))));

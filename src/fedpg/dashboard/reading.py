@@ -7,6 +7,7 @@ damaged is said to be, and never an error.
 import json
 import math
 import os
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ class Tail:
         """(whether it is another file, so that what came before is void; the new lines)."""
         self.problem = ""
         try:
-            about = os.stat(self.path)
+            about = plain_file(self.path)
             seen = (about.st_ino, about.st_size, about.st_mtime_ns)
             if seen == self._seen and not self.more:
                 return False, []
@@ -88,6 +89,14 @@ class Tail:
         return found
 
 
+def plain_file(path: Path) -> os.stat_result:
+    """About a file; OSError if it is none. A pipe would be waited for."""
+    about = os.stat(path)
+    if not stat.S_ISREG(about.st_mode):
+        raise OSError(None, "it is no file")
+    return about
+
+
 def parsed(text: bytes) -> Any:
     """What JSON says; None if it is none."""
     try:
@@ -99,7 +108,7 @@ def parsed(text: bytes) -> Any:
 def read_json(path: Path) -> tuple[dict[str, Any] | None, str]:
     """(the object in a file, or None; why not)."""
     try:
-        if path.stat().st_size > LONGEST:
+        if plain_file(path).st_size > LONGEST:
             return None, f"{path.name} is damaged: it is too large"
         values = parsed(path.read_bytes())
     except FileNotFoundError:

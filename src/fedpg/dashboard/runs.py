@@ -90,7 +90,7 @@ class Run:
         try:
             about = os.stat(path)
         except OSError as error:
-            self.gone = not self.folder.is_dir()
+            self.gone = not os.path.isdir(self.folder)
             missing = self.settings is None and isinstance(error, FileNotFoundError)
             self.problem = "" if self.gone or missing else f"config.json: {error.strerror or error}"
             self._about = None

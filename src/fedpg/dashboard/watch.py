@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -78,11 +79,16 @@ class Watch:
             self._search()
         held = held_folders()
         for place, run in enumerate(list(self._runs.values())):
-            new = run.read()
-            while run.more and not self._end.is_set():
-                run.read()
-            if new or searched or place >= len(self._views):
-                self._show(place, run.view(held))
+            try:
+                new = run.read()
+                while run.more and not self._end.is_set():
+                    run.read()
+                if new or searched or place >= len(self._views):
+                    self._show(place, run.view(held))
+            except Exception as error:  # of one folder: the others are shown
+                print(f"fedpg: dashboard: {run.folder}: {type(error).__name__}: {error}", file=sys.stderr)
+                if place >= len(self._views):  # those after it wait for their places
+                    return
 
     def _search(self) -> None:
         found: list[tuple[Path, str]] = []

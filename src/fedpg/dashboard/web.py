@@ -155,7 +155,11 @@ class Handler(BaseHTTPRequestHandler):
         self.do_GET()
 
     def do_GET(self) -> None:
-        parts = urlsplit(self.path)
+        try:
+            parts = urlsplit(self.path)
+        except ValueError:
+            self._refuse(HTTPStatus.BAD_REQUEST, "this is no address")
+            return
         if not self._known_host():
             self._refuse(
                 HTTPStatus.FORBIDDEN, "this page is for this machine: open it as http://127.0.0.1 or localhost"
