@@ -63,7 +63,7 @@ def test_the_page_comes_with_headers_that_keep_everything_else_out(tiny_run: Pat
             assert status in (405, 501)
             assert "<" not in body
             assert headers["X-Content-Type-Options"] == "nosniff"
-        assert client.ask("//[")[0] == 400
+        assert client.ask("http://[")[0] == 400
         for path in ("/page", "/../config.json", "/%2e%2e/config.json", f"/{tiny_run}/config.json", "//etc/passwd"):
             assert client.ask(path)[0] == 404
 
@@ -76,7 +76,8 @@ def test_the_page_never_makes_markup_of_texts():
     assert not re.findall(r"\son\w+=|<script>|style=", (PAGE / "page.html").read_text())
 
 
-def test_events_tell_everything_at_first_and_then_what_changes(tiny_run: Path):
+def test_events_tell_everything_at_first_and_then_what_changes(tiny_run: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("fedpg.dashboard.watch.SCAN", 0.5)
     lines = (tiny_run / "records.jsonl").read_text().splitlines(keepends=True)
     (tiny_run / "records.jsonl").write_text("".join(lines[:3]))
     with serving(tiny_run.parent) as client, client.events() as events:

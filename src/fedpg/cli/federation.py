@@ -209,11 +209,11 @@ def show(held: contextlib.ExitStack, run: Path, address: str | None, token: str 
 
 def words_of(command: Serve) -> list[str]:
     """The command line that does the same again."""
-    flags = [f"--{name}" for name in ("insecure", "force", "quiet", "dashboard") if getattr(command, name)]
+    words = ["fedpg", "serve", str(command.folder)]
     for name in ("out", "dashboard_address", "dashboard_token", "log_json"):
         value = getattr(command, name)
-        flags += [] if value is None else [f"--{name.replace('_', '-')}", str(value)]
-    return ["fedpg", "serve", str(command.folder), *flags]
+        words += [] if value is None else [f"--{name.replace('_', '-')}", str(value)]
+    return words + [f"--{name}" for name in ("insecure", "force", "quiet", "dashboard") if getattr(command, name)]
 
 
 def run_join(command: Join) -> int:
