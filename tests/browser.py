@@ -110,7 +110,7 @@ class Chromium:
         while time.monotonic() < end:
             if found := true():
                 return found
-            time.sleep(0.05)
+            time.sleep(0.1)
         text = self.evaluate("document.body.innerText") if getattr(self, "session", None) else self.log.read_text()
         raise AssertionError(f"waited {seconds} s in vain for {what}; the page says:\n{text[:3000]}")
 

@@ -90,6 +90,7 @@ def test_a_federation_is_shown_while_it_learns_and_who_is_killed_is_named(
         assert server.wait() == 130, server.said
         page.until("document.getElementById('link').innerText.includes('the server is gone')")
         assert "dashboard-address" in server.said  # in the command that goes on
+        assert "the dashboard ended" not in server.said  # by itself
     events = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
     assert {"listening", "connected", "round", "progress", "absent", "stopped"} <= {event["event"] for event in events}
     assert any(event["site"] == "site-2" and event["event"] == "absent" for event in events)
