@@ -179,7 +179,9 @@ def test_a_run_that_is_removed_and_comes_back_is_shown_again(tiny_run: Path):
         assert until(lambda: (v := client.views()[0])["state"] == "finished" and v, "its return", 30)["round"] > 1
 
 
-def test_a_run_that_holds_its_folder_is_running_and_one_that_is_silent_is_quiet(tiny_run: Path):
+def test_a_run_that_holds_its_folder_is_running_and_one_that_is_silent_is_quiet(
+    tiny_run: Path, monkeypatch: pytest.MonkeyPatch
+):
     lines = (tiny_run / "records.jsonl").read_text().splitlines(keepends=True)
     (tiny_run / "records.jsonl").write_text("".join(lines[:4]))
     old = time.time() - 7200
@@ -188,7 +190,13 @@ def test_a_run_that_holds_its_folder_is_running_and_one_that_is_silent_is_quiet(
     if held_folders() is None:
         pytest.skip("this system does not say what is locked")
     with locked(tiny_run):
-        assert Watch([tiny_run]).views()[0]["state"] == "running"
+        watch = Watch([tiny_run])
+        assert watch.views()[0]["state"] == "running"
+    os.utime(tiny_run / "records.jsonl")
+    monkeypatch.setattr("fedpg.dashboard.watch.SCAN", 0.0)
+    watch.look()
+    (view,) = watch.views()
+    assert (view["state"], "has ended" in view["why"]) == ("quiet", True)
 
 
 def test_nothing_is_written_locked_or_kept_open(tiny_run: Path, content: Callable[[Path], dict[str, bytes]]):

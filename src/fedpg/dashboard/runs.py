@@ -47,6 +47,7 @@ class Run:
         self.changed: float | None = None
         self._about: tuple[int, ...] | None = None
         self._members: list[str] | None = None
+        self._lived = False  # whether a process of this machine was seen to train here
         self._forget_records()
         self.sites = Sites()
 
@@ -195,7 +196,10 @@ class Run:
         if total and self.points and self.points[-1].trajectories >= total:
             return "finished", "all trajectories are sampled"
         if self._holds(held):
+            self._lived = True
             return ("waiting", self.sites.waiting or "for the first round") if len(self.points) < 2 else ("running", "")
+        if self._lived:
+            return "quiet", "the process that trained here has ended; the run can be resumed"
         slow = max((p.seconds or 0.0 for p in self.points[-PACE:]), default=0.0)
         if self.changed is None or time.time() - self.changed < max(QUIET, 5 * slow):
             why = self.sites.waiting
