@@ -5,6 +5,7 @@ import ctypes
 import dataclasses
 import gc
 import resource
+import shutil
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -16,7 +17,7 @@ import pytest
 from hypothesis import settings
 from jax import monitoring
 
-from fedpg import Config, Problem, make_config, make_problem
+from fedpg import Config, Problem, make_config, make_problem, train
 from fedpg.federation.site import Responder, Site
 from tiny import TINY
 
@@ -40,6 +41,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     rank = {f"test_{name}.py": place for place, name in enumerate(LONG)}
     waits = {item.path for item in items if item.get_closest_marker("network") or item.get_closest_marker("slow")}
     items.sort(key=lambda item: (rank.get(item.path.name, len(LONG)), item.path not in waits))
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """What was left out for want of a browser is said, and not only counted."""
+    left = [r for r in terminalreporter.stats.get("skipped", []) if "no Chromium here" in str(r.longrepr)]
+    if left:
+        terminalreporter.write_line(
+            f"{len(left)} tests in a browser were left out: no Chromium here (apt-get install chromium)"
+        )
 
 
 @pytest.hookimpl(trylast=True)
@@ -91,6 +101,20 @@ def as_options() -> Callable[[Config], list[str]]:
 def content() -> Callable[[Path], dict[str, bytes]]:
     """Reads all files below a folder, by their paths."""
     return lambda folder: {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+@pytest.fixture(scope="session")
+def trained_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a finished run of the tiny problem; not to be changed."""
+    folder = tmp_path_factory.mktemp("runs") / "tiny"
+    assert train(**TINY, out=folder).finished
+    return folder
+
+
+@pytest.fixture
+def tiny_run(trained_folder: Path, tmp_path: Path) -> Path:
+    """A copy of it that a test may harm, alone in a folder of runs."""
+    return Path(shutil.copytree(trained_folder, tmp_path / "runs" / "tiny"))
 
 
 @pytest.fixture(scope="module")

@@ -28,8 +28,8 @@ ORDER = (
     *("errors", "machine", "programs", "screen", "child", "columns", "pieces", "config", "presets"),
     *("policies", "trajectories", "values", "tasks", "estimators", "metric", "attacks", "aggregators"),
     *("problem", "per_agent", "agents", "server", "federation", "algorithms", "assembly"),
-    *("storage", "training", "plots", "summary", "experiments", "arena", "play"),
-    *("sites", "flower", "serving", "bench", "theory"),
+    *("storage", "plots", "training", "summary", "experiments", "arena", "play"),
+    *("sites", "flower", "serving", "dashboard", "bench", "theory"),
     *("fedpg", "cli"),
 )
 UNSAFE = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "shelve", "marshal", "torch"}

@@ -212,9 +212,8 @@ def check(options: Any) -> int:
             make_attack(config.attack, config.attack_form, config.attack_options)
     if isinstance(options, Train | Reproduce):
         parse_seeds(options.seeds)
-    if isinstance(options, Reproduce):
-        if options.names != (HETEROGENEITY,):
-            find(options.names or ("all",), options.task, options.only)
+    if isinstance(options, Reproduce) and options.names != (HETEROGENEITY,):
+        find(options.names or ("all",), options.task, options.only)
     return 0
 
 

@@ -153,6 +153,9 @@ def test_an_interrupted_server_is_told_how_to_go_on():
     command = Serve(Path("my f"), out=Path("runs/b"), insecure=True, force=True)
     assert words_of(command) == ["fedpg", "serve", "my f", "--out", "runs/b", "--insecure", "--force"]
     assert words_of(Serve(Path("f"))) == ["fedpg", "serve", "f"]
+    shown = Serve(Path("f"), dashboard=True, dashboard_address="[::1]:80", log_json=Path("log"))
+    words = ["--dashboard-address", "[::1]:80", "--log-json", "log", "--dashboard"]
+    assert words_of(shown) == ["fedpg", "serve", "f", *words]
 
 
 @pytest.mark.parametrize("words", [["federation"], ["federation", "--help"]])

@@ -150,6 +150,16 @@ def test_a_slope_that_is_left_makes_the_next_step_longer_and_one_that_has_turned
     assert found[3] == pytest.approx(0.01 * SHORTER, rel=1e-3)
 
 
+def test_a_slope_that_was_half_noise_is_compared_with_the_other_half():
+    def after(trust: float) -> float:
+        last = Stride(jnp.ones(1), jnp.asarray(1.0), jnp.asarray(0.01), jnp.asarray(1.0), jnp.asarray(trust))
+        return float(next_kl(last, jnp.asarray([0.3]), keep=0.35))
+
+    assert after(1.0) < 0.01 < after(0.5)
+    assert after(0.5) == after(0.1) == after(-1.0)  # half is believed at the least
+    assert after(1.0) == after(1.7)
+
+
 @given(left=st.floats(-1e6, 1e6), kl=st.floats(SHORTEST, LONGEST))
 def test_lengths_stay_within_their_bounds_whatever_the_slopes(left: float, kl: float):
     last = Stride(jnp.ones(1), jnp.asarray(1.0), jnp.asarray(kl, jnp.float32), jnp.asarray(1.0), jnp.asarray(1.0))

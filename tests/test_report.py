@@ -1,6 +1,7 @@
 """The figures, and the page made of stored runs."""
 
 import dataclasses
+import re
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -10,11 +11,11 @@ import pytest
 from fedpg import StorageError
 from fedpg.experiments import store
 from fedpg.experiments.catalogue import EXPERIMENTS, configs_of
-from fedpg.experiments.figures import needs_totals, panel_image, runs_of
+from fedpg.experiments.figures import THEIRS, legend_of, needs_totals, panel_image, runs_of, seeds_of, theirs_of
 from fedpg.experiments.panels import Curve, Panel, config_of
 from fedpg.experiments.paper import paper_curves
-from fedpg.experiments.render import Details, Heading, Pictures, Table, Text, to_html, to_markdown
-from fedpg.experiments.report import write_report
+from fedpg.experiments.render import Contents, Details, Heading, Pictures, Table, Text, to_html, to_markdown
+from fedpg.experiments.report import sections_of, write_report
 from fedpg.experiments.store import Stored
 from fedpg.experiments.tables import MARKS, comparison, filters, learning, overview, per_seed, prices, times
 from stored import stored_run
@@ -54,11 +55,10 @@ def test_the_tables_have_the_numbers_of_the_runs():
     assert table is not None
     row = next(row for row in table.rows if row[:2] == ["FedPG-BR (K=10)", "5,000"])
     paper = paper_curves()["Figure 1", "CartPole-v1", "FedPG-BR (K=10)"].at(5000)[0]
-    assert row[2] == "5"
-    assert row[3] == "400"
-    assert row[6] == f"{paper:.0f}"
-    assert row[8] == f"{400 - paper:+.0f}"
-    assert row[9].startswith("below*")
+    assert row[2].startswith("below*")
+    assert row[3:5] == ["5", "400"]
+    assert row[7] == f"{paper:.0f}"
+    assert row[9] == f"{400 - paper:+.0f}"
     seen = overview([panel], stock(5))
     assert f"400 [{paper:.0f}]" in [cell for row in seen.rows for cell in row]
     assert len(learning([panel], stock(5)).rows) == len(panel.curves)
@@ -114,6 +114,10 @@ def test_the_report_is_one_page_without_anything_from_outside_and_the_same_as_ma
     text = (tmp_path / "report.html").read_text()
     page.feed(text)
     assert page.open == []
+    assert len(set(page.ids)) == len(page.ids)
+    assert re.search(r"figures 1 and 2: <strong>\d+ inside, \d+ above, \d+ below</strong>", text)
+    assert text.index("Against the paper") < text.index("runs of") < text.index("<nav>")  # the verdict comes first
+    assert page.tags.count("details") > page.tags.count("figure")
     assert not {"script", "link", "iframe"} & set(page.tags)
     assert all(link.startswith(("data:image/svg+xml;base64,", "#")) for link in page.links)
     assert {link[1:] for link in page.links if link.startswith("#")} <= set(page.ids)
@@ -142,7 +146,7 @@ def test_what_a_block_says_is_escaped_in_html_and_kept_in_markdown():
         Text("`x < y` and **bold** [x](javascript:y)", "lead"),
         Table(["one", "two"], [["<script>", "a|b"], ["[x](javascript:y)", "1 [2]"]]),
         Details("more", [Text("inside")]),
-        Pictures("alt", "p.png", [b"<svg/>"], [("label", "#fff", True)], dashed=True),
+        Pictures("alt", "p.png", [b"<svg/>"], [("label", "#fff", True)], [("- -", "the paper's")]),
     ]
     page, markdown = to_html("T", blocks), to_markdown("T", blocks)
     assert "<script>" not in page
@@ -153,6 +157,51 @@ def test_what_a_block_says_is_escaped_in_html_and_kept_in_markdown():
     assert "| [x]\\(javascript:y) | 1 [2] |" in markdown
     assert "![alt](p.png)" in markdown
     assert 'id="a-b--c"' in page
+
+
+def test_sections_fold_and_headings_that_come_again_have_names_of_their_own():
+    blocks = [Contents(), *sections_of([Heading("A"), Heading("B", 3), Heading("C"), Heading("B", 3), Text("end")])]
+    page = Page()
+    page.feed(to_html("T", blocks))
+    assert page.ids == ["a", "b", "c", "b-1"]
+    assert page.links == ["#a", "#c"]
+    assert page.tags.count("details") == 2
+    assert to_markdown("T", blocks).split("\n\n")[2:] == ["## A", "### B", "## C", "### B", "end\n"]
+
+
+def test_every_picture_says_how_many_seeds_are_behind_each_curve():
+    panel = EXPERIMENTS["figure3"].panels[0]
+    attacked, honest = panel.curves[:2]
+    runs = [stored_run(config_of(panel, attacked), 0), *(stored_run(config_of(panel, honest), s) for s in range(3))]
+    stored = {run.key: run for run in runs}
+    assert [label for label, _, _ in legend_of([panel], stored)] == [
+        f"{attacked.label}, 1 seed",
+        f"{honest.label}, 3 seeds",
+    ]
+    panels = EXPERIMENTS["figure3"].panels[:2]
+    runs += [stored_run(config_of(panels[1], attacked), s) for s in range(2)]
+    both = legend_of(panels, {run.key: run for run in runs})
+    assert [label for label, _, _ in both] == [f"{attacked.label}, 1, 2 seeds", f"{honest.label}, 3, 0 seeds"]
+    assert f"{panel.title} (1 to 3 seeds)".encode() in panel_image(panel, stored)
+    assert (seeds_of([]), seeds_of([10, 10])) == ("", "10 seeds")
+
+
+def test_two_of_the_papers_curves_in_one_colour_are_told_apart():
+    several = 0
+    for panel in (panel for experiment in EXPERIMENTS.values() for panel in experiment.panels):
+        theirs = [(curve.colour, THEIRS[curve.reference].style) for curve in panel.curves if curve.paper]
+        assert len(set(theirs)) == len(theirs)
+        several += len(theirs) == 6
+        assert len(theirs_of([panel])) == len({style for _, style in theirs})
+    assert several
+
+
+def test_the_page_has_a_dark_side():
+    style = to_html("T", [])
+    light, dark = re.findall(r":root \{(.*?)\}", style)[:2]
+    named = [set(re.findall(r"(--\w+):", part)) for part in (light, dark)]
+    assert named[0] == named[1]
+    assert "prefers-color-scheme: dark" in style
 
 
 def test_a_curve_without_runs_is_left_out_of_a_figure():
@@ -194,12 +243,12 @@ def test_curves_that_the_paper_does_not_have_are_in_the_tables_too():
     runs = [stored_run(config_of(panel, attacked), s, returns=[9, 100 + 10 * s], length=5000.0) for s in range(2)]
     stored = {run.key: run for run in runs}
     (row,) = overview([panel], stored).rows
-    assert row[1:3] == [attacked.label, "2"]
-    assert row[3:] == ["105"] * 5 + [""]
+    assert row[1:4] == [attacked.label, "", "2"]
+    assert row[4:] == ["105"] * 5
     table = comparison(panel, stored)
     assert table is not None
-    assert [row[3] for row in table.rows] == ["105"] * 5
-    assert {tuple(row[6:]) for row in table.rows} == {("", "", "", "")}
+    assert [row[4] for row in table.rows] == ["105"] * 5
+    assert {(row[2], *row[7:]) for row in table.rows} == {("", "", "", "")}
     # Where no curve of a panel is the paper's, there are no columns for it.
     mine = Panel("p", "t", "CartPole-v1", (attacked,))
     table = comparison(mine, stored)
@@ -217,11 +266,11 @@ def test_where_some_seeds_got_further_the_tables_say_so_and_give_no_verdict():
     stored = {run.key: run for run in runs}
     (row,) = overview([panel], stored).rows
     paper = paper_curves()["Figure 1", "CartPole-v1", curve.label]
-    assert row[3:8] == [f"300{few} [{paper.at(m)[0]:.0f}]" for m, few in zip(MARKS["CartPole-v1"], FEW, strict=True)]
+    assert row[4:9] == [f"300{few} [{paper.at(m)[0]:.0f}]" for m, few in zip(MARKS["CartPole-v1"], FEW, strict=True)]
     table = comparison(panel, stored)
     assert table is not None
-    assert [row[9] for row in table.rows[-2:]] == ["", ""]
-    assert any(row[9] for row in table.rows[:3])
+    assert [row[2] for row in table.rows[-2:]] == ["", ""]
+    assert any(row[2] for row in table.rows[:3])
     # Times are of the length of the row.
     (row,) = learning([panel], stored).rows
     assert row[3] == "2,000"

@@ -15,7 +15,7 @@ from fedpg.presets import make_config
 from fedpg.problem import Agent, Algorithm, Problem, Schema
 from fedpg.storage import StorageError
 from fedpg.tasks import Environment, Task, make_task
-from fedpg.training import Records, Run, train, train_seeds
+from fedpg.training import Records, Run, load, train, train_seeds
 
 __version__ = "0.2.0"
 __all__ = [
@@ -38,6 +38,7 @@ __all__ = [
     "SimulationError",
     "StorageError",
     "Task",
+    "load",
     "make_config",
     "make_problem",
     "make_task",

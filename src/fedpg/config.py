@@ -45,7 +45,10 @@ class Config:
     byzantine: int = 0
     """How many of the agents are Byzantine (the last ones)."""
     attack: str = "random-noise"
-    """What Byzantine agents do: an attack or a fault by name, or your own `package.module:object`."""
+    """What Byzantine agents do (docs/attacks.md): alie, avg-zero, fedpg-attack, ipm, mda-fooling, mimic, min-max,
+    min-sum, normalized, opt-alie, opt-ipm, random-action, random-noise, reward-flipping, shuffled-rewards,
+    sign-flipping, trim, variance-attack, zero-gradient; the faults infinity, nan, silence, wrong-length; or your own
+    `package.module:object`."""
     attack_form: Literal["paper", "released"] = "paper"
     """The attack as the paper's text defines it, or as the released code has it."""
     attack_options: tuple[str, ...] = ()
@@ -55,8 +58,9 @@ class Config:
 
     aggregator: str = "compass"
     """What the server makes of the replies: `compass` (by the server's own gradient), `fedpg` (the paper's Algorithm
-    1.1), `mean` (no defence), any other of docs/aggregators.md, some in a row (`nnm+krum`), or your own
-    `package.module:object`."""
+    1.1), `mean` (no defence); caf, centred-clipping, dnc, fltrust, geometric-median, krum, majority, mda,
+    mean-around-median, median, monna, multi-krum, r2, server, smea, trimmed-mean, zeno; before one of them arc,
+    bucketing, clipping, nnm (`nnm+krum`); or your own `package.module:object` (docs/aggregators.md)."""
     aggregator_options: tuple[str, ...] = ()
     """Parameters of the aggregator beyond those below, as `name=value`."""
     alpha: float = 0.3
@@ -134,6 +138,13 @@ class Config:
         attackers = f"-{self.byzantine}-{short(self.attack)}" if self.byzantine else ""
         return f"{short(self.task)}-{short(self.algorithm)}-K{self.agents}{differ}{attackers}"
 
+    @property
+    def title(self) -> str:
+        """A line for people: the task, the algorithm, the agents and what they do."""
+        agents = f"{self.agents} agents" if self.agents > 1 else "1 agent"
+        liars = f", {self.byzantine} Byzantine ({self.attack})" if self.byzantine else ""
+        return f"{self.task}: {self.algorithm}, {agents}{liars}"
+
 
 def validate(config: Config) -> Config:
     """The same settings, or a ConfigError that says which of them cannot work and what to do."""
@@ -185,7 +196,7 @@ def validate(config: Config) -> Config:
         (c.test_horizon >= 1, f"test_horizon must be 1 or more, not {c.test_horizon}"),
         (c.test_episodes >= 1, f"test_episodes must be 1 or more, not {c.test_episodes}"),
         (all(n >= 1 for n in c.hidden), f"hidden layers must have 1 or more units each, not {c.hidden}"),
-        (1 <= c.trajectories < 2**31, f"trajectories must be 1 or more, below 2^31, not {c.trajectories}"),
+        (c.trajectories >= 1, f"trajectories must be 1 or more, not {c.trajectories}"),
         (
             c.algorithm not in ("svrpg", *ONE_STEP) or c.inner_law == "fixed",
             f"algorithm {c.algorithm!r} takes a fixed number of inner steps: set inner_law to 'fixed', "
@@ -246,8 +257,13 @@ def _check_type(name: str, value: Any) -> None:
         good = type(value) is kind
     if not good:
         raise ConfigError(f"{name} must be like {default!r}, not {value!r}")
+    for number in value if isinstance(value, tuple) else (value,):
+        if type(number) is int and kind is not float and not -MOST < number < MOST:
+            raise ConfigError(f"{name} must be below 2^31, not {number}")
 
 
+MOST = 2**31
+"""Whole numbers are below this: arrays count in 32 bits."""
 _HINTS = get_type_hints(Config)
 
 

@@ -10,6 +10,18 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def memory() -> float:
+    """The bytes of memory that this process may have; infinity where nobody says so."""
+    try:
+        whole = float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    except (AttributeError, OSError, ValueError):  # Windows
+        return float("inf")
+    try:
+        return min(whole, float(Path("/sys/fs/cgroup/memory.max").read_text()))  # of a container
+    except (OSError, ValueError):  # there is none, or it says "max"
+        return whole
+
+
 def processor() -> str:
     """The name of the processor."""
     named = (line.split(":", 1)[1].strip() for line in _description() if line.startswith("model name"))

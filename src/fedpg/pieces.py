@@ -39,8 +39,12 @@ def look_up(
     hints = get_type_hints(make) if inspect.isroutine(make) else {}
     arguments = {key: value for key, value in given.items() if key in takes}
     known = [key for key in takes if key not in given]
+    parsed: list[str] = []
     for option in options:
         key, _, value = option.partition("=")
+        if key in parsed:
+            raise ConfigError(f"{kind} {name!r}: {key} is given twice")
+        parsed.append(key)
         if key not in known:
             have = f"its parameters are {', '.join(known)}" if known else "it has no parameters"
             raise ConfigError(f"{kind} {name!r} has no parameter {key!r}: {have}")

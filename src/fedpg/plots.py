@@ -3,6 +3,7 @@
 import io
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -10,14 +11,48 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, ScalarFormatter, SymmetricalLogLocator
 
+from fedpg.config import Config
 from fedpg.storage import write_whole
-from fedpg.training.records import Records
 
 HONEST, BYZANTINE, STEP = "#2a6f97", "#c1121f", "#8a5a00"
 
 
+class Records(Protocol):
+    """Of a run, what a picture needs."""
+
+    config: Config
+
+    @property
+    def trajectories(self) -> np.ndarray: ...
+    @property
+    def test_returns(self) -> np.ndarray: ...
+    def column(self, name: str) -> np.ndarray: ...
+    def accepted(self) -> tuple[np.ndarray, np.ndarray]: ...
+    def mean_harm(self) -> float: ...
+
+
+class Picture(NamedTuple):
+    """A PNG, which a notebook shows."""
+
+    png: bytes
+
+    def save(self, path: Path) -> None:
+        write_whole(path, self.png)
+
+    def _repr_png_(self) -> bytes:
+        return self.png
+
+    def __repr__(self) -> str:
+        return f"<picture, {len(self.png) / 1000:.0f} kB of PNG: .save(path) writes it>"
+
+
 def plot_curve(path: Path, runs: Sequence[Records], title: str) -> None:
-    """curve.png: the return of each run and their mean, the harm that Byzantine agents did, and who was accepted.
+    """curve.png: `curve` as a file."""
+    curve(runs, title).save(path)
+
+
+def curve(runs: Sequence[Records], title: str) -> Picture:
+    """The return of each run and their mean, the harm that Byzantine agents did, and who was accepted.
 
     Without Byzantine agents, or where nobody knows who they are, there is no harm to draw.
     """
@@ -59,7 +94,7 @@ def plot_curve(path: Path, runs: Sequence[Records], title: str) -> None:
     below.grid(alpha=0.3)
     picture = io.BytesIO()
     figure.savefig(picture, format="png", dpi=120)
-    write_whole(path, picture.getvalue())
+    return Picture(picture.getvalue())
 
 
 def mean_curve(runs: Sequence[Records], points: int = 200) -> tuple[np.ndarray, np.ndarray]:

@@ -3,6 +3,8 @@
 import math
 from typing import Any
 
+import numpy as np
+
 from fedpg.config import (
     BUILT_IN,
     STEPS_BY,
@@ -219,5 +221,12 @@ def defaults(
         values |= {"inner_law": "fixed", "inner_steps": 1, "none_accepted": "skip"}
     if of_compass(overrides.get("aggregator", values["aggregator"])):
         values |= {"sigma": "auto"}  # the table's is for the paper's filter
-    values |= {name: tuple(value) if isinstance(value, list) else value for name, value in overrides.items()}
+    values |= {name: _plain(value) for name, value in overrides.items()}
     return Config(**({"task": task, "preset": preset, "algorithm": algorithm} | values))
+
+
+def _plain(value: Any) -> Any:
+    """A setting in Python's own types: NumPy's numbers as numbers, lists and arrays as tuples."""
+    if isinstance(value, np.ndarray | np.generic):
+        value = value.tolist()
+    return tuple(_plain(item) for item in value) if isinstance(value, list | tuple) else value

@@ -86,6 +86,8 @@ def save_tensors(path: Path, kind: str, tensors: Mapping[str, np.ndarray], about
 
 def load_tensors(path: Path, kind: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """What `save_tensors` wrote, or a StorageError if this is anything else."""
+    if path.exists() and not path.is_file():  # a pipe would be waited for
+        raise StorageError(f"{path} is no {kind}: it is not a file")
     try:
         with safetensors.safe_open(path, framework="numpy") as file:
             metadata = file.metadata() or {}

@@ -7,7 +7,6 @@ import numpy as np
 from rich import box
 from rich.table import Table
 
-from fedpg.config import Config
 from fedpg.screen import make_console
 from fedpg.training import Run
 from fedpg.training.each import Each
@@ -23,17 +22,10 @@ COLUMNS = (
 """Short, so that the table fits 80 columns."""
 
 
-def title_of(config: Config) -> str:
-    """A line for people: the task, the algorithm, the agents and what they do."""
-    agents = f"{config.agents} agents" if config.agents > 1 else "1 agent"
-    liars = f", {config.byzantine} Byzantine ({config.attack})" if config.byzantine else ""
-    return f"{config.task}: {config.algorithm}, {agents}{liars}"
-
-
 def print_summary(runs: Sequence[Run], folder: Path) -> None:
     """A row per seed, and for several seeds their mean along the way."""
     config = runs[0].config
-    table = Table(title=title_of(config), box=box.SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
+    table = Table(title=config.title, box=box.SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
     for name in COLUMNS:
         table.add_column(name, justify="right", no_wrap="/" in name)
     for run in runs:

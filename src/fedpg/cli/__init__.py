@@ -10,6 +10,7 @@ import tyro
 
 from fedpg.cli.arena import Arena, run_arena
 from fedpg.cli.bench import Bench, run_bench
+from fedpg.cli.dashboard import Dashboard, run_dashboard
 from fedpg.cli.federation import (
     Create,
     Demo,
@@ -46,6 +47,7 @@ fedpg: several agents learn one policy together, while some of them fail or lie.
   fedpg train       train a policy by a federation of agents
   fedpg evaluate    the return of a trained policy, greedy
   fedpg play        render a trained policy to a GIF
+  fedpg dashboard   runs on a web page: while they go on, or afterwards
   fedpg bench       the speed of this machine: training against the bare simulator
   fedpg arena       every attack against every defence, and each defence's worst case
   fedpg reproduce   the paper's experiments: lists them, or runs what is missing
@@ -71,6 +73,7 @@ Examples:
   fedpg train --out runs/ten --resume                          go on after an interruption
   fedpg evaluate runs/ten/seed-0 --episodes 100
   fedpg play runs/ten/seed-0 --out cartpole.gif
+  fedpg dashboard runs                                         every run below runs/, live in a browser
   fedpg theory --agents 20 --byzantine 3 --epsilon 0.1         how many trajectories the theorem asks for
   fedpg federation create hospitals --sites 5 --address fl.example.org:8443
   fedpg reproduce figure1 --task CartPole-v1 --seeds 0:10      a figure of the paper, with its own curves beside ours
@@ -92,6 +95,7 @@ COMMANDS: dict[str, Command] = {
     "train": Command(Train, run_train, train_defaults),
     "evaluate": Command(Evaluate, run_evaluate),
     "play": Command(Play, run_play),
+    "dashboard": Command(Dashboard, run_dashboard),
     "bench": Command(Bench, run_bench),
     "theory": Command(Theory, run_theory),
     "theory lab": Command(Lab, run_theory_lab),
@@ -117,7 +121,22 @@ def unknown_command(words: list[str]) -> ConfigError:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The `fedpg` command; returns its exit code."""
-    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        code = _run(list(sys.argv[1:] if arguments is None else arguments))
+        sys.stdout.flush()
+        return code
+    except (ConfigError, SimulationError, StorageError) as error:
+        print(f"fedpg: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("fedpg: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # nobody reads what is printed any more, as after `| head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+
+
+def _run(arguments: list[str]) -> int:
     if "" not in sys.path:
         sys.path.insert(0, "")  # a user's own attack may lie in the current folder
     if not arguments or arguments[0] in ("-h", "--help"):
@@ -135,24 +154,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 0
     words = 2 if " ".join(arguments[:2]) in COMMANDS else 1
     name, rest = " ".join(arguments[:words]), arguments[words:]
-    try:
-        if name not in COMMANDS:
-            raise unknown_command(arguments)
-        command = COMMANDS[name]
-        about = inspect.getdoc(command.options)
-        options: dict[str, Any] = {"prog": f"fedpg {name}", "description": about, "args": rest}
-        if command.defaults is not None:
-            options["default"] = command.defaults(rest)
-        parsed = tyro.cli(command.options, config=(tyro.conf.FlagCreatePairsOff,), **options)
-        keep_compiled()
-        wait_for_calls()
-        return command.run(parsed)
-    except (ConfigError, SimulationError, StorageError) as error:
-        print(f"fedpg: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("fedpg: interrupted", file=sys.stderr)
-        return 130
-    except BrokenPipeError:  # nobody reads what is printed any more, as after `| head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
+    if name not in COMMANDS:
+        raise unknown_command(arguments)
+    command = COMMANDS[name]
+    about = inspect.getdoc(command.options)
+    options: dict[str, Any] = {"prog": f"fedpg {name}", "description": about, "args": rest}
+    if command.defaults is not None:
+        options["default"] = command.defaults(rest)
+    parsed = tyro.cli(command.options, config=(tyro.conf.FlagCreatePairsOff,), **options)
+    keep_compiled()
+    wait_for_calls()
+    return command.run(parsed)

@@ -1,7 +1,6 @@
 """What several commands take."""
 
 import contextlib
-import dataclasses
 import os
 import signal
 import sys
@@ -9,9 +8,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
-from fedpg.config import Config
 from fedpg.errors import ConfigError
 
 MAX_SEEDS = 10_000
@@ -34,23 +31,6 @@ def parse_seeds(text: str) -> list[int]:
     return list(range(first, last))
 
 
-def load_policy_of(path: Path) -> tuple[Any, Any]:
-    """The problem and the parameters of a run folder or a policy file."""
-    from fedpg.assembly import make_problem
-    from fedpg.training.checkpoint import load_policy, policy_config
-
-    if any(path.glob("seed-*")):
-        names = ", ".join(sorted(str(folder) for folder in path.glob("seed-*")))
-        raise ConfigError(f"{path} holds the runs of several seeds: give one of {names}")
-    file = path / "policy.safetensors" if path.is_dir() else path
-    # How it was trained is of no concern here, and may be code that this machine does not have.
-    trained_by = ("algorithm", "byzantine", "attack", "attack_options", "aggregator", "aggregator_options", "optimizer")
-    plain: dict[str, Any] = {name: getattr(Config, name) for name in trained_by}
-    config = dataclasses.replace(policy_config(file), **plain)
-    problem = make_problem(config)
-    return problem, load_policy(file, problem)
-
-
 def check_seed(value: int) -> None:
     if not 0 <= value < 2**32:
         raise ConfigError(f"seed must be from 0 to 2^32 - 1, not {value}")
@@ -59,6 +39,13 @@ def check_seed(value: int) -> None:
 def check_positive(name: str, value: int) -> None:
     if value < 1:
         raise ConfigError(f"{name} must be 1 or more, not {value}")
+
+
+def check_folder_name(name: str, path: Path) -> None:
+    """Refuse a folder that is a file, or would lie in one."""
+    for part in (path, *path.parents):
+        if part.exists() and not part.is_dir():
+            raise ConfigError(f"{name} {str(path)!r} cannot be a folder, for {str(part)!r} is a file: give a folder")
 
 
 @contextlib.contextmanager

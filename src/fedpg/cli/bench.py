@@ -39,7 +39,10 @@ class Bench:
 
 def run_bench(command: Bench) -> int:
     from fedpg.bench import bench
+    from fedpg.tasks import TASKS
 
+    check_positive("agents", command.agents)
+    check_positive("trajectories", command.trajectories)
     if command.federation:
         need_flower()
         if command.sites:
@@ -57,5 +60,10 @@ def run_bench(command: Bench) -> int:
     task, note = renamed(command.task)
     if note:
         print(f"fedpg: {note}", file=sys.stderr)
+    compiled = task in TASKS
+    for name in ("agents", "trajectories") if compiled else ("quick",):
+        if getattr(command, name) != getattr(Bench, name):
+            only = "other tasks" if compiled else "CartPole-v1"
+            raise ConfigError(f"--{name} is for {only}, and means nothing for {task}: leave it out")
     bench(task, command.quick, command.trajectories, command.agents)
     return 0

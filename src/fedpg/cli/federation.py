@@ -1,5 +1,6 @@
 """`fedpg federation create`, `fedpg federation demo`, `fedpg serve` and `fedpg join`."""
 
+import contextlib
 import dataclasses
 import importlib.util
 import os
@@ -13,6 +14,7 @@ from typing import Annotated, Any
 import tyro
 
 from fedpg.cli.arguments import on_signal
+from fedpg.cli.dashboard import warn_plain
 from fedpg.cli.train import train_defaults
 from fedpg.config import Config, refuse_idle_attack, validate
 from fedpg.errors import ConfigError
@@ -60,6 +62,7 @@ class Serve:
     Examples:
       fedpg serve my-federation
       fedpg serve my-federation --out my-federation/run-2 --start-from my-federation/run
+      fedpg serve my-federation --dashboard --log-json server.log
     """
 
     folder: Annotated[Path, tyro.conf.Positional]
@@ -74,6 +77,16 @@ class Serve:
     """Allow --insecure where other machines can reach it."""
     quiet: bool = False
     """No table, only the summary."""
+    dashboard: bool = False
+    """Show the run on a web page of this machine (and its numbers to Prometheus, at /metrics), by a process of its
+    own that cannot slow or stop it."""
+    dashboard_address: str | None = None
+    """host:port of that page, by default 127.0.0.1:8000, or a free port if that is taken; where other machines can
+    reach it, the page asks for a token."""
+    dashboard_token: str | None = None
+    """That token; by default a new one, which is printed."""
+    log_json: Path | None = None
+    """Append what happens to this file, one JSON object per line: time, level, event, site."""
 
 
 @dataclass(frozen=True)
@@ -106,6 +119,8 @@ class Join:
     """Where to save the policy when the run is over; by default `policy.safetensors` in the folder."""
     wait: bool = False
     """When the run is over, wait for the next one instead of ending."""
+    log_json: Path | None = None
+    """Append what it says to this file, one JSON object per line: time, level, event, site."""
 
 
 @dataclass(frozen=True)
@@ -133,6 +148,8 @@ class Demo:
     """The folder of the demo's federation; by default a new one under `runs/`."""
     quiet: bool = False
     """No table, only the summary."""
+    dashboard: bool = False
+    """Show the run on a web page of this machine."""
 
 
 def run_create(command: Create) -> int:
@@ -163,38 +180,71 @@ def run_serve(command: Serve) -> int:
     from fedpg.plots import plot_curve
     from fedpg.serving.serve import serve
     from fedpg.sites.folder import read_federation
-    from fedpg.summary import print_summary, title_of
+    from fedpg.sites.journal import Journal
+    from fedpg.summary import print_summary
 
     federation = read_federation(command.folder)
     warn_insecure(command.insecure)
     out = command.out or command.folder / "run"
+    journal = None if command.log_json is None else Journal(command.log_json)
     stop = threading.Event()
-    with on_signal(stop, "stopping; a round that still waits for replies is done again when you go on"):
-        run = serve(
-            federation, out, command.insecure, command.force, command.quiet, stop, start_from=command.start_from
-        )
-    plot_curve(out / "curve.png", [run.records], title_of(run.config))
-    print_summary([run], out)
+    shown = command.dashboard or command.dashboard_address is not None or command.dashboard_token is not None
+    with contextlib.ExitStack() as held:
+        if shown:
+            show(held, out, command.dashboard_address, command.dashboard_token)
+        with on_signal(stop, "stopping; a round that still waits for replies is done again when you go on"):
+            run = serve(
+                federation,
+                out,
+                command.insecure,
+                command.force,
+                command.quiet,
+                stop,
+                journal=journal,
+                start_from=command.start_from,
+            )
+        plot_curve(out / "curve.png", [run.records], run.config.title)
+        print_summary([run], out)
     if not run.finished:
         print(f"Interrupted. Go on with: {shlex.join(words_of(command))}", file=sys.stderr)
         return 130
     return 0
 
 
+def show(held: contextlib.ExitStack, run: Path, address: str | None, token: str | None = None) -> None:
+    """Start a page beside a run, and say where it is."""
+    from fedpg.dashboard.beside import Beside
+    from fedpg.dashboard.web import is_loopback
+    from fedpg.sites.folder import split_address
+
+    def warn(text: str) -> None:
+        print(f"fedpg: {text}", file=sys.stderr, flush=True)
+
+    host, port = ("127.0.0.1", None) if address is None else split_address(address)
+    page = held.enter_context(Beside(run, host, port, token, warn))
+    print(f"dashboard: {page.address}", flush=True)
+    if not is_loopback(host):
+        warn_plain()
+
+
 def words_of(command: Serve) -> list[str]:
     """The command line that does the same again."""
-    out = [] if command.out is None else ["--out", str(command.out)]
-    flags = [f"--{name}" for name in ("insecure", "force", "quiet") if getattr(command, name)]
-    return ["fedpg", "serve", str(command.folder), *out, *flags]
+    words = ["fedpg", "serve", str(command.folder)]
+    for name in ("out", "dashboard_address", "dashboard_token", "log_json"):
+        value = getattr(command, name)
+        words += [] if value is None else [f"--{name.replace('_', '-')}", str(value)]
+    return words + [f"--{name}" for name in ("insecure", "force", "quiet", "dashboard") if getattr(command, name)]
 
 
 def run_join(command: Join) -> int:
     need_flower()
     from fedpg.serving.join import join
     from fedpg.sites.folder import read_site
+    from fedpg.sites.journal import Journal
 
     site = read_site(command.folder)
     warn_insecure(command.insecure)
+    journal = None if command.log_json is None else Journal(command.log_json)
     stop = threading.Event()
     with on_signal(stop, "leaving after this round"):
         join(
@@ -207,6 +257,7 @@ def run_join(command: Join) -> int:
             command.share_errors,
             command.policy,
             command.wait,
+            journal,
         )
     return 0
 
@@ -214,19 +265,22 @@ def run_join(command: Join) -> int:
 def run_demo(command: Demo) -> int:
     need_flower()
     from fedpg.plots import plot_curve
-    from fedpg.serving.demo import demo
-    from fedpg.summary import print_summary, title_of
+    from fedpg.serving.demo import demo, new_folder
+    from fedpg.summary import print_summary
 
     attack: dict[str, Any] = {"attack": command.attack} if command.byzantine else {}
     config = make_config(
         command.task, agents=command.sites, byzantine=command.byzantine, trajectories=command.trajectories, **attack
     )
     stop = threading.Event()
-    with on_signal(stop, "stopping after this round"):
-        run = demo(config, command.seed, command.out, command.quiet, stop)
-    assert run.folder is not None
-    plot_curve(run.folder / "curve.png", [run.records], title_of(run.config))
-    print_summary([run], run.folder)
+    folder = command.out or new_folder()
+    with contextlib.ExitStack() as held:
+        if command.dashboard:
+            show(held, folder / "run", None)
+        with on_signal(stop, "stopping after this round"):
+            run = demo(config, command.seed, folder, command.quiet, stop)
+        plot_curve(folder / "run" / "curve.png", [run.records], run.config.title)
+        print_summary([run], folder / "run")
     return 0 if run.finished else 130
 
 

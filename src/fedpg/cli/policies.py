@@ -7,7 +7,7 @@ from typing import Annotated
 import tyro
 from rich.table import Table
 
-from fedpg.cli.arguments import check_positive, check_seed, load_policy_of
+from fedpg.cli.arguments import check_positive, check_seed
 from fedpg.errors import ConfigError
 from fedpg.screen import make_console
 
@@ -27,6 +27,8 @@ class Evaluate:
     """How many greedy episodes; with --per-agent, of each agent."""
     per_agent: bool = False
     """In the task of every agent, where they differ, and in tasks that none of them has."""
+    task: str | None = None
+    """The task, where the run does not know it by a name: `package.module:object`; or another one."""
     seed: int = 0
     """The seed of the episodes' starts."""
 
@@ -45,6 +47,8 @@ class Play:
     """The file to write."""
     episodes: int = 1
     """How many episodes."""
+    task: str | None = None
+    """The task, where the run does not know it by a name: `package.module:object`; or another one."""
     seed: int = 0
     """The seed of the episodes' starts."""
 
@@ -56,10 +60,13 @@ def run_evaluate(command: Evaluate) -> int:
     from fedpg.summary import each_table
     from fedpg.tasks import RoundKeys
     from fedpg.training.each import measure
+    from fedpg.training.load import read_policy
+    from fedpg.training.room import check_room, for_tests
 
     check_positive("episodes", command.episodes)
     check_seed(command.seed)
-    problem, params = load_policy_of(command.run)
+    problem, params = read_policy(command.run, command.task)
+    check_room(for_tests(problem, command.episodes, "episodes"))
     theta = problem.policy.ravel(params)
     key = jax.random.key(command.seed)
     if command.per_agent:
@@ -71,7 +78,7 @@ def run_evaluate(command: Evaluate) -> int:
     returns = evaluate(problem, theta, RoundKeys(key, key, 0), command.episodes)[0]
     mean, std = float(returns.mean()), float(returns.std())
     error = std / command.episodes**0.5
-    table = Table(title=f"{problem.config.task}: greedy policy of {command.run}")
+    table = Table(title=f"{problem.task.id}: greedy policy of {command.run}")
     cells = {
         "episodes": f"{command.episodes}",
         "mean return": f"{mean:.1f} ± {error:.1f}",
@@ -88,10 +95,11 @@ def run_evaluate(command: Evaluate) -> int:
 
 def run_play(command: Play) -> int:
     from fedpg.play import render
+    from fedpg.training.load import read_policy
 
     check_positive("episodes", command.episodes)
     check_seed(command.seed)
-    problem, params = load_policy_of(command.run)
+    problem, params = read_policy(command.run, command.task)
     returns = render(problem, params, command.out, command.episodes, command.seed)
     print(f"{command.out}: {len(returns)} episode(s), return {', '.join(f'{r:.0f}' for r in returns)}")
     return 0

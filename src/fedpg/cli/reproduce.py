@@ -13,7 +13,7 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
-from fedpg.cli.arguments import check_positive, check_seed, on_signal, parse_seeds
+from fedpg.cli.arguments import check_folder_name, check_positive, check_seed, on_signal, parse_seeds
 from fedpg.config import Config
 from fedpg.errors import ConfigError
 from fedpg.presets import defaults
@@ -99,8 +99,8 @@ def run_reproduce(command: Reproduce) -> int:
             raise ConfigError(f"{HETEROGENEITY} is played, not trained as the others: give it alone")
         return reproduce_heterogeneity(command, seeds)
     experiments = find(command.names or ("all",), command.task, command.only)
-    if command.results.exists() and not command.results.is_dir():
-        raise ConfigError(f"results {str(command.results)!r} is a file: give a folder")
+    check_folder_name("results", command.results)
+    check_folder_name("runs", command.runs)
     if command.adopt:
         adopt(command.adopt, command.results)
         if not command.names:

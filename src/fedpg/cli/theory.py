@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedpg.cli.arguments import check_positive, check_seed, load_policy_of
+from fedpg.cli.arguments import check_positive, check_seed
 from fedpg.errors import ConfigError
 from fedpg.presets import renamed
 from fedpg.screen import make_console
@@ -145,9 +145,10 @@ def _constants(command: Theory, given: dict[str, Any]) -> tuple[dict[str, Any], 
     from fedpg.assembly import make_problem
     from fedpg.presets import make_config
     from fedpg.theory.measure import measure
+    from fedpg.training.load import read_policy
 
     if command.run is not None:
-        problem, params = load_policy_of(command.run)
+        problem, params = read_policy(command.run)
         theta = problem.policy.ravel(params)
         whose = f"the policy of {command.run} on {problem.config.task}"
     else:

@@ -54,6 +54,8 @@ def train_defaults(arguments: list[str]) -> Train:
     first.add_argument("--algorithm")
     first.add_argument("--aggregator")
     first.add_argument("--agents")
+    first.add_argument("--attack")
+    first.add_argument("--byzantine", default="0")
     first.add_argument("--out", type=Path)
     first.add_argument("--resume", action="store_true")
     try:
@@ -65,6 +67,8 @@ def train_defaults(arguments: list[str]) -> Train:
         found = [read_config(folder) for folder in folders if (folder / "config.json").exists()]
         if found:
             return Train(found[0][0], seeds=",".join(str(seed) for _, seed in found))
+    if chosen.attack and chosen.byzantine == "0":
+        raise ConfigError("attack is given, but no agent is Byzantine: say how many with byzantine")
     given: dict[str, Any] = {"aggregator": chosen.aggregator} if chosen.aggregator else {}
     if chosen.agents == "1":  # which has nobody to be compared with
         given["agents"] = 1
@@ -74,7 +78,7 @@ def train_defaults(arguments: list[str]) -> Train:
 def run_train(command: Train) -> int:
     from fedpg.assembly import make_problem
     from fedpg.plots import plot_curve
-    from fedpg.summary import print_summary, title_of
+    from fedpg.summary import print_summary
     from fedpg.training import train_seeds
     from fedpg.training.folders import new_folder
     from fedpg.training.progress import make_reporter
@@ -96,7 +100,7 @@ def run_train(command: Train) -> int:
     stop = threading.Event()
     with on_signal(stop, "stopping after this round"):
         runs = train_seeds(problem, seeds, folder, command.resume, reporter, stop, start=start)
-    plot_curve(folder / "curve.png", [run.records for run in runs], title_of(config))
+    plot_curve(folder / "curve.png", [run.records for run in runs], config.title)
     if not command.json:
         print_summary(runs, folder)
     if not all(run.finished for run in runs):

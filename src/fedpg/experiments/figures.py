@@ -3,7 +3,7 @@
 import io
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib import rc_context
@@ -73,11 +73,12 @@ def draw(axes: Axes, panel: Panel, stored: Stock, total: bool = False) -> None:
             axes.fill_between(grid, ours.low90, ours.high90, color=curve.colour, alpha=0.16, lw=0, zorder=2)
         if curve.paper is not None and not total:
             published = paper_curves()[curve.paper]
-            axes.plot(published.trajectories, published.mean, "--", color=curve.colour, lw=1.1, zorder=4)
+            line = THEIRS[curve.reference]
+            axes.plot(published.trajectories, published.mean, line.style, color=curve.colour, lw=line.width, zorder=4)
             end = max(end, published.trajectories[-1])
     if not found:
         axes.text(0.5, 0.5, "no runs stored yet", transform=axes.transAxes, ha="center", color=GREY)
-    axes.set_title(panel.title)
+    axes.set_title(f"{panel.title}{seeds_of([len(runs) for _, runs in found], ' ({})')}")
     axes.set_xlabel(AXES[total])
     axes.set_ylabel("greedy return")
     if total:
@@ -91,10 +92,52 @@ def draw(axes: Axes, panel: Panel, stored: Stock, total: bool = False) -> None:
     axes.set_ylim(max(low, FLOORS.get(panel.task, low)), high)
 
 
-def legend_of(panels: Sequence[Panel]) -> list[tuple[str, str, bool]]:
-    """(label, colour, dotted) of each curve, once."""
-    seen = {c.label: (c.label, c.colour, c.reference) for panel in panels for c in panel.curves}
-    return list(seen.values())
+class Line(NamedTuple):
+    """How a curve of the paper's is drawn."""
+
+    style: str
+    width: float
+    shown: str
+    label: str
+
+
+THEIRS = {
+    False: Line("--", 1.1, "- - -", "the paper's curve, in the same colour"),
+    True: Line("-.", 0.8, "- · -", "the paper's of a dotted one"),
+}
+"""By whether ours is a reference: a panel may have two of the paper's in one colour."""
+
+
+def theirs_of(panels: Sequence[Panel]) -> list[Line]:
+    """The kinds of the paper's curves in these panels."""
+    found = {curve.reference for panel in panels for curve in panel.curves if curve.paper}
+    return [line for reference, line in THEIRS.items() if reference in found]
+
+
+def seeds_of(counts: Sequence[int], form: str = "{}") -> str:
+    """So many seeds, in words; nothing where there are none."""
+    low, high = min(counts, default=0), max(counts, default=0)
+    if not high:
+        return ""
+    return form.format(f"{low} to {high} seeds" if low < high else f"{high} seed{'s' if high > 1 else ''}")
+
+
+def legend_of(panels: Sequence[Panel], stored: Stock) -> list[tuple[str, str, bool]]:
+    """(label with the number of seeds, colour, dotted) of each curve that has runs, once."""
+    seen: dict[str, Curve] = {}
+    counts: dict[str, list[int]] = {}
+    for panel in panels:
+        found = {curve.label: len(runs) for curve, runs in runs_of(panel, stored)}
+        for curve in panel.curves if found else ():
+            seen.setdefault(curve.label, curve)
+            counts.setdefault(curve.label, []).append(found.get(curve.label, 0))
+
+    def words(each: list[int]) -> str:  # one number for each panel, in their order, if they differ
+        return f"{', '.join(map(str, each))} seeds" if len(set(each)) > 1 and len(each) <= PER_ROW else seeds_of(each)
+
+    return [
+        (f"{label}, {words(counts[label])}", c.colour, c.reference) for label, c in seen.items() if any(counts[label])
+    ]
 
 
 def picture(panels: Sequence[Panel], stored: Stock) -> bytes:
@@ -113,10 +156,12 @@ def picture(panels: Sequence[Panel], stored: Stock) -> bytes:
             axes.set_visible(False)
         handles = [
             Line2D([], [], color=colour, ls=":" if dotted else "-", lw=1.8, label=label)
-            for label, colour, dotted in legend_of(panels)
+            for label, colour, dotted in legend_of(panels, stored)
         ]
-        if any(curve.paper for panel in panels for curve in panel.curves):
-            handles.append(Line2D([], [], color="#374151", ls="--", lw=1.2, label="the paper's curve"))
+        handles += [
+            Line2D([], [], color="#374151", ls=line.style, lw=line.width, label=line.label)
+            for line in theirs_of(panels)
+        ]
         longest = max(len(str(handle.get_label())) for handle in handles)
         fit = max(1, int(60 * columns / (longest + 8)))  # labels side by side
         figure.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), 2 * columns, fit))

@@ -3,7 +3,7 @@
 import base64
 import html
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
 
@@ -44,8 +44,8 @@ class Pictures:
     images: Sequence[bytes]
     """SVG."""
     legend: Sequence[tuple[str, str, bool]] = ()
-    dashed: bool = False
-    """Whether the paper's curves are in it."""
+    theirs: Sequence[tuple[str, str]] = ()
+    """(how a line of the paper's looks, what it is) for each kind that is in it."""
 
 
 @dataclass(frozen=True)
@@ -57,21 +57,35 @@ class Details:
 
 
 @dataclass(frozen=True)
+class Section:
+    """A heading and what is below it; in HTML it folds, so that the page can be looked over."""
+
+    heading: Heading
+    blocks: Sequence["Block"]
+    unfolded: bool = False
+
+
+@dataclass(frozen=True)
 class Contents:
     """Links to all second-level headings."""
 
 
-Block = Heading | Text | Table | Pictures | Details | Contents
+Block = Heading | Text | Table | Pictures | Details | Section | Contents
+Ids = dict[int, str]
+"""The object of a heading -> its name in the page."""
 
 
 def to_html(title: str, blocks: Sequence[Block]) -> str:
     """One page without anything from outside: style and images are in it."""
     style = (files("fedpg.experiments") / "report.css").read_text()
-    headings = [block for block in blocks if isinstance(block, Heading) and block.level == 2]
-    body = "\n".join(_html(block, headings) for block in blocks)
+    headings = list(_headings(blocks))
+    ids = _ids(headings)
+    links = "".join(f'<a href="#{ids[id(h)]}">{_inline(h.text)}</a>' for h in headings if h.level == 2)
+    body = "\n".join(_html(block, ids, links) for block in blocks)
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        '<meta name="color-scheme" content="light dark">\n'
         f"<title>{html.escape(title)}</title>\n<style>\n{style}</style>\n</head>\n<body>\n<main>\n"
         f"<h1>{html.escape(title)}</h1>\n{body}\n</main>\n</body>\n</html>\n"
     )
@@ -79,7 +93,7 @@ def to_html(title: str, blocks: Sequence[Block]) -> str:
 
 def to_markdown(title: str, blocks: Sequence[Block]) -> str:
     """The same page for a repository."""
-    headings = [block for block in blocks if isinstance(block, Heading) and block.level == 2]
+    headings = [heading for heading in _headings(blocks) if heading.level == 2]
     return f"# {title}\n\n" + "\n\n".join(_markdown(block, headings) for block in blocks) + "\n"
 
 
@@ -88,10 +102,36 @@ def anchor(text: str) -> str:
     return re.sub(r"[^\w\- ]", "", text.lower()).strip().replace(" ", "-")
 
 
-def _html(block: Block, headings: Sequence[Heading]) -> str:
+def _headings(blocks: Iterable[Block]) -> Iterator[Heading]:
+    for block in blocks:
+        if isinstance(block, Heading):
+            yield block
+        elif isinstance(block, Section):
+            yield block.heading
+            yield from _headings(block.blocks)
+        elif isinstance(block, Details):
+            yield from _headings(block.blocks)
+
+
+def _ids(headings: Iterable[Heading]) -> Ids:
+    """A name for each, of its own: those that come again are numbered, as repositories do it."""
+    found: Ids = {}
+    seen: dict[str, int] = {}
+    for heading in headings:
+        name = anchor(heading.text)
+        count = seen[name] = seen.get(name, -1) + 1
+        found[id(heading)] = f"{name}-{count}" if count else name
+    return found
+
+
+def _html(block: Block, ids: Ids, links: str = "") -> str:
     match block:
         case Heading(text, level):
-            return f'<h{level} id="{anchor(text)}">{_inline(text)}</h{level}>'
+            return f'<h{level} id="{ids[id(block)]}">{_inline(text)}</h{level}>'
+        case Section(heading, blocks, unfolded):
+            inner = "\n".join(_html(b, ids) for b in blocks)
+            opened = '<details class="section" open>' if unfolded else '<details class="section">'
+            return f"{opened}<summary>{_html(heading, ids)}</summary>\n{inner}\n</details>"
         case Text(text, kind):
             return f'<p class="{kind}">{_inline(text)}</p>' if kind else f"<p>{_inline(text)}</p>"
         case Table():
@@ -99,10 +139,9 @@ def _html(block: Block, headings: Sequence[Heading]) -> str:
         case Pictures():
             return _html_pictures(block)
         case Details(summary, blocks):
-            inner = "\n".join(_html(b, headings) for b in blocks)
+            inner = "\n".join(_html(b, ids) for b in blocks)
             return f"<details><summary>{_inline(summary)}</summary>\n{inner}\n</details>"
         case Contents():
-            links = "".join(f'<a href="#{anchor(h.text)}">{_inline(h.text)}</a>' for h in headings)
             return f"<nav>{links}</nav>"
 
 
@@ -129,8 +168,7 @@ def _html_pictures(block: Pictures) -> str:
         f'<span><i style="border-top:3px {"dotted" if dotted else "solid"} {colour}"></i>{html.escape(label)}</span>'
         for label, colour, dotted in block.legend
     )
-    if block.dashed:
-        keys += '<span><i style="border-top:2px dashed #374151"></i>the paper\'s curve, in the same colour</span>'
+    keys += "".join(f'<span><b class="line">{line}</b>{html.escape(label)}</span>' for line, label in block.theirs)
     return f'<figure><div class="panels">{images}</div><figcaption>{keys}</figcaption></figure>'
 
 
@@ -153,6 +191,8 @@ def _markdown(block: Block, headings: Sequence[Heading]) -> str:
             return (f"{caption}\n\n" if caption else "") + "\n".join(lines)
         case Pictures(alt, path):
             return f"![{alt}]({path})"
+        case Section(heading, blocks):
+            return "\n\n".join(_markdown(b, headings) for b in (heading, *blocks))
         case Details(summary, blocks):
             inner = "\n\n".join(_markdown(b, headings) for b in blocks)
             return f"<details><summary>{_inline(summary)}</summary>\n\n{inner}\n\n</details>"

@@ -5,16 +5,37 @@ from pathlib import Path
 
 from fedpg.experiments import tables
 from fedpg.experiments.catalogue import EXPERIMENTS
-from fedpg.experiments.figures import Stock, legend_of, needs_totals, panel_image, picture, pictures_of, runs_of
+from fedpg.experiments.figures import (
+    Stock,
+    legend_of,
+    needs_totals,
+    panel_image,
+    picture,
+    pictures_of,
+    runs_of,
+    theirs_of,
+)
 from fedpg.experiments.panels import Experiment, Panel
-from fedpg.experiments.render import Block, Contents, Details, Heading, Pictures, Table, Text, to_html, to_markdown
+from fedpg.experiments.render import (
+    Block,
+    Contents,
+    Details,
+    Heading,
+    Pictures,
+    Section,
+    Table,
+    Text,
+    to_html,
+    to_markdown,
+)
 from fedpg.experiments.statistics import inside_by_luck
 from fedpg.storage import StorageError, write_whole
 
 TITLE = "FedPG-BR, reproduced"
 READING = (
     "Lines are means over seeds of the greedy return (10 episodes after every round), bands are 90% percentile "
-    "bootstrap intervals over seeds; where only some of the seeds got that far, a thin line of its own goes on. "
+    "bootstrap intervals over seeds; where only some of the seeds got that far, a thin line of its own goes on. If a "
+    "legend has several numbers of seeds (10, 3, 3), they are those of the panels, in their order. "
     "Trajectories on the x axis are counted as in the paper: B + b N per round for one agent, and (B K + b N) / (K + "
     "1) for K agents and the server. That count favours large K; where the number of agents differs, a second row of "
     "panels counts all trajectories. Our intervals are too narrow, as percentile bootstrap over few values is: if "
@@ -53,11 +74,24 @@ def write_report(
     experiments = [e for e in EXPERIMENTS.values() if any(runs_of(panel, stored) for panel in e.panels)]
     say("making the tables, and the pictures of the page")
     written = write_pictures(experiments, stored, out, say)
-    blocks = [*page(experiments, stored), *more]
+    blocks = [*page(experiments, stored), *sections_of(more)]
     for name, text in (("report.html", to_html(TITLE, blocks)), ("report.md", to_markdown(TITLE, blocks))):
         write_whole(out / name, text)
         written.append(out / name)
     return written
+
+
+def sections_of(blocks: Iterable[Block]) -> list[Block]:
+    """Blocks with what follows each second-level heading folded below it."""
+    found: list[Block] = []
+    for block in blocks:
+        if isinstance(block, Heading) and block.level == 2:
+            found.append(Section(block, []))
+        elif found and isinstance(last := found[-1], Section):
+            found[-1] = Section(last.heading, [*last.blocks, block])
+        else:
+            found.append(block)
+    return found
 
 
 def write_pictures(
@@ -87,6 +121,16 @@ def drawn(experiment: Experiment, stored: Stock) -> dict[str, list[Panel]]:
 def page(experiments: Sequence[Experiment], stored: Stock) -> Iterator[Block]:
     """The whole page."""
     runs = list(stored.values())
+    total, table = tables.tally(experiments, stored)
+    if total:
+        found = ", ".join(f"{total[word] + total[f'{word}*']} {word}" for word in ("inside", "above", "below"))
+        weaker = sum(count for word, count in total.items() if word.endswith("*"))
+        yield Text(
+            f"Against the paper's 90% bands, at {total.total()} marks of the curves of figures 1 and 2: **{found}**"
+            + (f"; {weaker} of these, starred below, by a weaker test." if weaker else "."),
+            "verdict",
+        )
+        yield table
     yield Text(
         f"{len(runs)} runs of {len({run.key[0] for run in runs})} settings, each a function of its settings and its "
         "seed. The paper: Fan et al., Fault-Tolerant Federated Reinforcement Learning with Theoretical Guarantee, "
@@ -100,47 +144,44 @@ def page(experiments: Sequence[Experiment], stored: Stock) -> Iterator[Block]:
             f"**{other} of these runs were made by another version of the code** and are used as they are.", "warning"
         )
     yield Contents()
-    yield Heading("In short")
-    yield Text(
-        "How often our mean lies inside the paper's 90% band, above it or below it, over the curves of figures 1 and 2 "
-        "(without those that are repeated as a reference) and all marks. "
-        "Starred: where that band cannot be read off, and the paper's mean is compared with our 95% interval, a weaker "
-        "test. " + perfect()
-    )
-    yield tables.tally(experiments, stored)
-    yield Heading("How to read this")
-    yield Text(READING)
-    yield Text(VERDICT)
+    if total:
+        counted = (
+            "The verdict counts how often our mean lies inside the paper's 90% band, above it or below it, over the "
+            "curves of figures 1 and 2 (without those that are repeated as a reference) and all marks. Starred: where "
+            "that band cannot be read off, and the paper's mean is compared with our 95% interval, a weaker test. "
+        )
+        yield Section(Heading("How to read this"), [Text(counted + perfect()), Text(READING), Text(VERDICT)])
+    else:
+        yield Section(Heading("How to read this"), [Text(READING), Text(VERDICT)])
     for experiment in experiments:
-        yield from section(experiment, stored)
-    yield Heading("Time")
-    yield Text(
+        unfolded = experiment.name in tables.FIGURES
+        yield Section(Heading(experiment.title), list(section(experiment, stored)), unfolded)
+    shared = (
         "One run of FedPG-BR with ten agents, three of them Byzantine, at the paper's length; shorter runs are scaled "
         "up to it; the median over runs. Compiling (some ten seconds for each setting) is not in it. Several runs, and "
         "other work, shared the machine: a run alone is faster."
     )
-    yield tables.times(experiments, stored)
-    yield Heading("Code, versions and machines")
-    yield Text("A run is known by its settings, its seed and the version of the code that decides its numbers.")
-    yield from tables.provenance(runs)
+    yield Section(Heading("Time"), [Text(shared), tables.times(experiments, stored)])
+    known = "A run is known by its settings, its seed and the version of the code that decides its numbers."
+    yield Section(Heading("Code, versions and machines"), [Text(known), *tables.provenance(runs)])
 
 
 def section(experiment: Experiment, stored: Stock) -> Iterator[Block]:
     """One experiment: pictures and tables."""
-    yield Heading(experiment.title)
     yield Text(experiment.about)
     yield Text(f"`fedpg reproduce {experiment.name} --seeds 0:10`")
     pictures = drawn(experiment, stored)
     for name, panels in pictures.items():
         if len(pictures) > 1:
             yield Heading(panels[0].task, 3)
-        twin = [panel for panel in panels if needs_totals(panel)] if any(map(needs_totals, panels)) else []
+        seen = [panel for panel in panels if runs_of(panel, stored)]
+        twin = [panel for panel in seen if needs_totals(panel)]
         yield Pictures(
             alt=f"{experiment.title}: {', '.join(panel.title for panel in panels)}",
             path=f"pictures/{name}.png",
-            images=[panel_image(p, stored) for p in panels] + [panel_image(p, stored, total=True) for p in twin],
-            legend=legend_of(panels),
-            dashed=any(curve.paper for panel in panels for curve in panel.curves),
+            images=[panel_image(p, stored) for p in seen] + [panel_image(p, stored, total=True) for p in twin],
+            legend=legend_of(panels, stored),
+            theirs=[(line.shown, line.label) for line in theirs_of(seen)],
         )
         if experiment.name in ("algorithms", "estimators"):
             yield tables.prices(panels, stored)
@@ -153,8 +194,8 @@ def _tables(panels: Sequence[Panel], stored: Stock) -> Iterator[Block]:
         table = tables.comparison(panel, stored)
         if table is not None:
             yield Details(f"{panel.title}: every mark, with intervals", [table])
-    yield tables.learning(panels, stored)
+    yield Details("Final returns, areas and times", [tables.learning(panels, stored)])
     did: Table | None = tables.filters(panels, stored)
     if did is not None:
-        yield did
+        yield Details("What the filter did", [did])
     yield Details("Final return and area of each seed", [tables.per_seed(panels, stored)])

@@ -58,15 +58,15 @@ def overview(panels: Sequence[Panel], stored: Stock) -> Table:
                     read = "" if np.isnan(mean) else f" [{mean:.0f}]"
                     few = f" ({ours.seeds[i]})" if ours.seeds[i] < ours.runs else ""
                     cells[mark] = f"{ours.mean[i]:.0f}{few}{read}"
-            tallied = [_tally(Counter(verdicts(panel, curve, ours)))] if theirs else []
-            rows.append([panel.title, curve.label, str(ours.runs), *cells.values(), *tallied])
-    columns = ["panel", "curve", "seeds", *(f"{mark:,}" for mark in marks), *(["paper's band"] if theirs else [])]
+            tallied = [in_words(Counter(verdicts(panel, curve, ours)))] if theirs else []
+            rows.append([panel.title, curve.label, *tallied, str(ours.runs), *cells.values()])
+    columns = ["panel", "curve", *(["paper's band"] if theirs else []), "seeds", *(f"{mark:,}" for mark in marks)]
     beside = " [the paper's]" if theirs else ""
     caption = (
         f"Our mean greedy return{beside} at so many trajectories, as the paper counts; in round brackets how many "
         "seeds got there, where not all did."
     )
-    return Table(columns, once(rows), caption, words=2)
+    return Table(columns, once(rows), caption, words=3 if theirs else 2)
 
 
 def _in_paper(panels: Iterable[Panel]) -> bool:
@@ -79,21 +79,30 @@ def once(rows: list[list[str]]) -> list[list[str]]:
     return [["" if row[0] == last else row[0], *row[1:]] for row, last in zip(rows, before, strict=False)]
 
 
-def tally(experiments: Iterable[Experiment], stored: Stock) -> Table:
-    """How often we are inside the paper's band, by figure and panel; references, which several figures share, once."""
-    rows = []
+FIGURES = {"figure1": "Figure 1", "figure2": "Figure 2"}
+"""The experiments that the paper's curves are compared with."""
+
+
+def tally(experiments: Iterable[Experiment], stored: Stock) -> tuple[Counter[str], Table]:
+    """How often we are inside the paper's band, in all and by panel; references, which several figures share, once."""
+    rows, total = [], Counter[str]()
     for experiment in experiments:
-        for panel in experiment.panels:
+        for panel in experiment.panels if experiment.name in FIGURES else ():
             words: Counter[str] = Counter()
             seeds: list[int] = []
             for curve, ours in at_marks(panel, stored):
-                if curve.paper and not curve.reference and experiment.name in ("figure1", "figure2"):
-                    words.update(verdicts(panel, curve, ours))
+                if curve.paper and not curve.reference:
+                    words.update(word for word in verdicts(panel, curve, ours) if word)
                     seeds += ours.seeds.tolist()
-            counts = [words[word] for word in VERDICTS]
-            if sum(counts):
-                rows.append([experiment.name, panel.title, span(seeds), *map(str, counts)])
-    return Table(["figure", "panel", "seeds", *VERDICTS], once(rows), words=2)
+            if words:
+                counts = [_starred(words, word) for word in ("inside", "above", "below")]
+                rows.append([f"{FIGURES[experiment.name]}, {panel.title}", *counts, span(seeds)])
+                total += words
+    return total, Table(["panel", "inside", "above", "below", "seeds"], rows)
+
+
+def _starred(words: Counter[str], word: str) -> str:
+    return f"{words[word]} + {words[f'{word}*']}*" if words[f"{word}*"] else str(words[word])
 
 
 def verdicts(panel: Panel, curve: Curve, ours: Band) -> list[str]:
@@ -103,7 +112,8 @@ def verdicts(panel: Panel, curve: Curve, ours: Band) -> list[str]:
     return [verdict(panel.task, ours, i, paper_curves()[curve.paper]) for i in range(len(ours.at))]
 
 
-def _tally(counts: Counter[str]) -> str:
+def in_words(counts: Counter[str]) -> str:
+    """As `3 inside, 1 below*`."""
     return ", ".join(f"{counts[word]} {word}" for word in VERDICTS if counts[word])
 
 
@@ -119,6 +129,7 @@ def comparison(panel: Panel, stored: Stock) -> Table | None:
                 row = [
                     curve.label,
                     f"{mark:,}",
+                    *([words[i]] if theirs else []),
                     str(ours.seeds[i]),
                     number(ours.mean[i]),
                     interval(ours.low90[i], ours.high90[i]),
@@ -129,11 +140,10 @@ def comparison(panel: Panel, stored: Stock) -> Table | None:
                         number(mean),
                         "" if np.isnan(half) else f"{mean - half:.0f} to {mean + half:.0f}",
                         f"{ours.mean[i] - mean:+.0f}" if not np.isnan(mean) else "",
-                        words[i],
                     ]
                 rows.append(row)
-    columns = ["curve", "trajectories", "seeds", "ours", "90%", "95%"]
-    columns += ["paper", "its 90% band", "difference", "verdict"] if theirs else []
+    columns = ["curve", "trajectories", *(["verdict"] if theirs else []), "seeds", "ours", "90%", "95%"]
+    columns += ["paper", "its 90% band", "difference"] if theirs else []
     return Table(columns, rows, marks=VERDICTS) if rows else None
 
 

@@ -15,9 +15,13 @@ from fedpg.sites.folder import Federation, create
 from fedpg.training import Run
 
 
-def demo(config: Config, seed: int, out: Path | None, quiet: bool, stop: threading.Event) -> Run:
+def new_folder() -> Path:
+    """A folder under `runs/` that does not exist yet."""
+    return next(path for i in range(1, 10_000) if not (path := Path("runs") / f"federation-{i}").exists())
+
+
+def demo(config: Config, seed: int, folder: Path, quiet: bool, stop: threading.Event) -> Run:
     """Create a federation, start its sites, serve it; everything is as between machines, but for the address."""
-    folder = out or next(p for i in range(1, 10_000) if not (p := Path("runs") / f"federation-{i}").exists())
     federation = create(folder, config, f"127.0.0.1:{free_port()}", deadline=120.0, seed=seed)
     print(f"{folder}: {config.agents} sites, TLS, a key each; the sites' words are in sites/*/join.log", flush=True)
     with sites_of(federation, stop):

@@ -20,6 +20,7 @@ from fedpg.presets import renamed
 from fedpg.programs import keep_compiled
 from fedpg.sites.certificates import about_expiry, read_site_key
 from fedpg.sites.folder import Site, refuse_open, split_address
+from fedpg.sites.journal import Journal
 from fedpg.storage import StorageError
 from fedpg.training.checkpoint import save_policy
 
@@ -34,6 +35,7 @@ def join(
     share_errors: bool = False,
     policy: Path | None = None,
     wait: bool = False,
+    journal: Journal | None = None,
 ) -> None:
     """Answer the rounds of a federation until the run is over, or `stop`; with `wait`, also those of the next run.
 
@@ -53,9 +55,13 @@ def join(
             raise StorageError(f"{site.folder / 'ca.crt'} is no certificate: {error}. Get the folder again") from error
 
     def warn(text: str) -> None:
+        if journal is not None:
+            journal.write("warning", "said", site.name, text=text)
         print(f"{time.strftime('%H:%M:%S')} {site.name}: {text}", file=sys.stderr, flush=True)
 
     def say(text: str) -> None:
+        if journal is not None:
+            journal.write("info", "said", site.name, text=text)
         if not quiet:
             print(f"{time.strftime('%H:%M:%S')} {site.name}: {text}", flush=True)
 

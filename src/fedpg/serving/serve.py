@@ -19,6 +19,7 @@ from fedpg.flower.web import Server
 from fedpg.sites.folder import FILE as FEDERATION
 from fedpg.sites.folder import Federation, make_federated, read_federation, refuse_open, split_address
 from fedpg.sites.gathering import about_quorum
+from fedpg.sites.journal import Journal, Journalled
 from fedpg.sites.ledger import FILE, Ledger
 from fedpg.sites.members import (
     Roster,
@@ -48,11 +49,12 @@ def serve(
     stop: threading.Event | None = None,
     started: Callable[[Link], None] | None = None,
     start_from: Path | None = None,
+    journal: Journal | None = None,
 ) -> Run:
     """Train with the sites that come; goes on with the run in `out` if there is one.
 
     A new run has all members of the federation, and begins from a random policy or from that of `start_from`. Who is
-    removed while it runs is out at once; who is added is in the next one.
+    removed while it runs is out at once; who is added is in the next one. A journal hears of everything.
     """
     stop = stop or threading.Event()
     host, port = split_address(federation.listen)
@@ -67,6 +69,8 @@ def serve(
     check_folder(out, config, federation.seed, resume=True)
     ledger = Ledger(roster.sites, out / FILE)
     reporter = make_table_reporter(config, ledger, quiet)
+    if journal is not None:
+        reporter, ledger.tell = Journalled(reporter, journal), journal.enter
     ledger.say = reporter.note
     link = Link(keys, largest(problem.policy.size, len(problem.algorithm.reply.vectors)), ledger)
     link.admit(keys, roster.later(federation))
@@ -93,6 +97,10 @@ def serve(
     with server, Watch(federation, roster, link, server, ledger):
         how = "without TLS" if insecure else "with TLS"
         reporter.note(f"listening at {host}:{server.port} {how}, for {len(link.by_key)} registered sites")
+        if journal is not None:
+            journal.write(
+                "info", "listening", address=f"{host}:{server.port}", tls=not insecure, sites=len(link.by_key)
+            )
         reporter.note(about_tolerance(config, len(link.removed)))
         if start_from is not None:
             reporter.note(f"the run began from the policy of {start_from}")
@@ -108,6 +116,8 @@ def serve(
             patience = federation.deadline if exchange.round is None else 0.0
             missed = exchange.finish(end, ledger.told, patience)
             reporter.note(about_delivery(len(ledger.told), missed))
+        if journal is not None:
+            journal.write("info", "finished" if run.finished else "stopped", round=len(run.records))
         return run
 
 

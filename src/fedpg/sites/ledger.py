@@ -65,6 +65,8 @@ class Ledger:
     def __init__(self, names: Sequence[str], path: Path | None = None, say: Callable[[str], None] | None = None):
         self.rows = [Row(name) for name in names]
         self.path, self.say = path, say or (lambda text: None)
+        self.tell: Callable[[dict[str, Any]], None] = lambda line: None
+        """Hears every line that the file gets."""
         self.round = 0
         self.unused = 0
         """Rounds of the run in which nobody was accepted."""
@@ -237,6 +239,7 @@ class Ledger:
         return f"{status}: {round_.reasons.get(agent, '')}".rstrip(": ")
 
     def _append(self, line: dict[str, Any]) -> None:
+        self.tell(line)
         if self.path is None:
             return
         try:

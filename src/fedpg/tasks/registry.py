@@ -45,6 +45,7 @@ INSTANCES = 64
 NO_LIMIT = 2**31 - 1
 
 Factory = Callable[..., gymnasium.Env[Any, Any]]
+AnyTask = str | Factory | Environment | Task | Sequence[Factory]
 Variant = tuple[tuple[str, Any], ...]
 """Keyword arguments of one kind of task."""
 Given = Mapping[str, Sequence[Any]]
@@ -54,7 +55,7 @@ OFFSET = "action_offset"
 """A parameter of every task with box actions: what is added to its actions, one number for each."""
 
 
-def make_task(task: "str | Factory | Environment | Task | Sequence[Factory]") -> Task:
+def make_task(task: AnyTask) -> Task:
     """The task of that name: compiled if we have it, else by EnvPool if that has it, else by Gymnasium.
 
     `task` is a Gymnasium id, `package.module:object`, a function that makes a Gymnasium environment, one such function
@@ -191,7 +192,7 @@ def gymnasium_task(factory: Factory, name: str, variants: Sequence[Variant] = ()
         return other
 
     # One of each kind at once: what cannot be made is said before a run begins.
-    kept = KeptEnvironments(make, [first, *(make(kind) for kind in range(1, len(kinds)))])
+    kept = KeptEnvironments(name, make, [first, *(make(kind) for kind in range(1, len(kinds)))])
     pool = Pool(
         id=name,
         open=lambda seeds, resets, agents: GymnasiumSimulator(kept, seeds, whose(agents), INSTANCES),
@@ -273,9 +274,23 @@ def _kinds(variants: Sequence[Variant], server: Variant) -> tuple[list[Variant],
 def make_one(factory: Factory, name: str, **arguments: Any) -> gymnasium.Env[Any, Any]:
     """One environment, or an error that says what the factory did instead."""
     try:
+        inspect.signature(factory).bind(**arguments)
+    except ValueError:  # it does not say what it takes
+        pass
+    except TypeError as error:
+        if arguments:
+            given = ", ".join(f"{key}={value}" for key, value in arguments.items())
+            raise ConfigError(f"the task {name} does not take the parameters {given}: {error}") from error
+        raise ConfigError(
+            f"the task {name} is made by a function that is called without arguments: {error}. Give them a default, or "
+            "pass functools.partial of it"
+        ) from error
+    try:
         environment = factory(**arguments)
     except (gymnasium.error.Error, ImportError) as error:
         raise ConfigError(f"Gymnasium cannot make the task {name}: {error}") from error
+    except SystemExit as error:
+        raise ConfigError(f"the task {name} called sys.exit({error.code!r}) while it was made") from error
     except (TypeError, ValueError, AssertionError) as error:
         if not arguments:
             raise
@@ -283,6 +298,12 @@ def make_one(factory: Factory, name: str, **arguments: Any) -> gymnasium.Env[Any
         raise ConfigError(f"the task {name} does not take the parameters {given}: {error}") from error
     if not isinstance(environment, gymnasium.Env):
         raise ConfigError(f"the task {name} made {environment!r}, which is not a gymnasium.Env")
+    takes = inspect.signature(environment.unwrapped.reset).parameters
+    if "seed" not in takes and all(one.kind is not one.VAR_KEYWORD for one in takes.values()):
+        raise ConfigError(
+            f"the task {name} has reset{inspect.signature(environment.unwrapped.reset)}, which takes no seed: a run "
+            "must begin its episodes by seeds of its own. Define reset(self, *, seed=None, options=None)"
+        )
     return environment
 
 
@@ -298,6 +319,10 @@ def adapt(
             "Give the wrapped task as package.module:factory"
         )
     size = int(observations.shape[0])
+    if 0 in (size, *(actions.shape or ())):
+        raise ConfigError(
+            f"{task} has observations {observations} and actions {actions}: a policy needs at least one number of each"
+        )
     if isinstance(actions, spaces.Discrete):
         start = int(actions.start)
         return size, spaces.Discrete(int(actions.n)), lambda a: a + start

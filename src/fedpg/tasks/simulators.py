@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from fedpg.errors import SimulationError
 from fedpg.machine import cores
 from fedpg.tasks.models import for_envpool, with_model
 
@@ -194,8 +195,9 @@ def _scatter(count: int, parts: Sequence[tuple[np.ndarray, Sequence[np.ndarray]]
 class KeptEnvironments:
     """Environments of Gymnasium that are not in use, by variant. Two runs at a time must not share one."""
 
-    def __init__(self, make: Callable[[int], Any], first: Sequence[Any]) -> None:
+    def __init__(self, task: str, make: Callable[[int], Any], first: Sequence[Any]) -> None:
         """`first` is one of each variant."""
+        self.task = task
         self.make = make
         self.resting: dict[int, list[Any]] = {variant: [one] for variant, one in enumerate(first)}
         self.lock = threading.Lock()
@@ -224,14 +226,17 @@ class GymnasiumSimulator:
         first = []
         for lane in lanes.tolist():
             environment = self.busy[lane] = self.kept.take(int(self.variants[lane]))
-            first.append(environment.reset(seed=int(self.seeds[lane]))[0])
+            try:
+                first.append(environment.reset(seed=int(self.seeds[lane]))[0])
+            except SystemExit as error:
+                raise SimulationError(f"{self.kept.task} called sys.exit({error.code!r}) in reset") from error
         return np.asarray(first)
 
     def step(self, lanes: np.ndarray, actions: np.ndarray) -> Step:
         observations, rewards = [], np.empty(len(lanes))
         ended, over = np.empty(len(lanes), bool), np.empty(len(lanes), bool)
         for i, lane in enumerate(lanes.tolist()):
-            observation, rewards[i], terminated, truncated, _ = self.busy[lane].step(actions[i])
+            observation, rewards[i], terminated, truncated = one_step(self.kept.task, self.busy[lane], actions[i])
             observations.append(observation)
             ended[i], over[i] = terminated, terminated or truncated
         return np.asarray(observations), rewards, ended, over
@@ -242,3 +247,33 @@ class GymnasiumSimulator:
 
     def close(self) -> None:
         """All were put back as they ended."""
+
+
+def one_step(task: str, environment: Any, action: Any) -> tuple[Any, float, bool, bool]:
+    """(observation, reward, terminated, truncated), or an error that says what the task did instead."""
+    try:
+        made = environment.step(action)
+    except SystemExit as error:
+        raise SimulationError(f"{task} called sys.exit({error.code!r}) in step") from error
+    if not isinstance(made, tuple) or len(made) != 5:
+        what = f"{len(made)} values" if isinstance(made, tuple) else f"{made!r:.80}"
+        raise SimulationError(
+            f"{task} returned {what} from step, not Gymnasium's five: observation, reward, terminated, truncated, info "
+            "(the `done` of old environments was for both kinds of end)"
+        )
+    observation, reward, terminated, truncated, _ = made
+    try:
+        reward = float(reward)
+    except (TypeError, ValueError) as error:
+        raise SimulationError(f"{task} gave the reward {reward!r:.80}, which is no number") from error
+    if isinstance(terminated, bool) and isinstance(truncated, bool):
+        return observation, reward, terminated, truncated
+    return observation, reward, _flag(task, "terminated", terminated), _flag(task, "truncated", truncated)
+
+
+def _flag(task: str, name: str, value: Any) -> bool:
+    """Something that is true or false, if it is."""
+    array = np.asarray(value)
+    if array.dtype.kind not in "biuf" or array.size != 1:
+        raise SimulationError(f"{task} returned {name} = {value!r:.80} from step, not True or False")
+    return bool(array)

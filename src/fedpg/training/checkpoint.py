@@ -70,13 +70,29 @@ def load_checkpoint(folder: Path, problem: Problem, seed: int) -> tuple[State, R
     state = plain._replace(
         key=jax.random.wrap_key_data(plain.key, impl="threefry2x32"), round=rounds, counted=int(plain.counted)
     )
-    records = Records(problem.config)
+    return state, _records(problem.config, columns, rounds)
+
+
+def load_records(folder: Path, config: Config, seed: int) -> Records:
+    """What happened in the rounds of a run folder, without what it would go on from."""
+    tensors = _read(folder / FILE, config, seed)
+    rounds = int(tensors[".round"])
+    columns = {name: tensors[f"log/{name}"] for name in (*COLUMNS, *KEPT) if f"log/{name}" in tensors}
+    # Those of older versions do not have all.
+    missed = {"bytes": np.zeros(rounds)} | {name: np.full(rounds, np.nan) for name in Harm._fields}
+    if rounds and not {*COLUMNS, *KEPT} <= {*missed, *columns}:
+        raise StorageError(f"{folder / FILE} is damaged: it does not hold the records of its {rounds} rounds")
+    return _records(config, missed | columns, rounds)
+
+
+def _records(config: Config, columns: dict[str, np.ndarray], rounds: int) -> Records:
+    records = Records(config)
     for i in range(rounds):
         log = {name: _plain(columns[name][i]) for name in COLUMNS}
         records.add_round(log, log["seconds"])
     for returns, steps in zip(columns["tests"], columns["test_steps"].tolist(), strict=True):
         records.add_test(returns, steps)
-    return state, records
+    return records
 
 
 def _plain(value: np.ndarray) -> Any:

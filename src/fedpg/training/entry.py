@@ -4,7 +4,7 @@ import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypedDict, Unpack
+from typing import Any, Literal, TypedDict, Unpack, overload
 
 import optax
 from jax import Array
@@ -13,12 +13,14 @@ from fedpg.aggregators import Aggregator
 from fedpg.assembly import MakePolicy, make_problem
 from fedpg.attacks import Attack, Scene, as_attack
 from fedpg.config import STRINGS, Config, PresetName, refuse_idle_attack
+from fedpg.errors import ConfigError
 from fedpg.policies import Params, Policy
 from fedpg.presets import make_config, renamed
 from fedpg.problem import Algorithm
-from fedpg.tasks import Environment, Factory, Task, make_task
+from fedpg.tasks import AnyTask, make_task
 from fedpg.training.progress import Live, Silent, make_reporter
-from fedpg.training.run import Run, train_seeds
+from fedpg.training.result import Run
+from fedpg.training.run import train_seeds
 from fedpg.training.start import read_start
 
 
@@ -61,25 +63,49 @@ class Settings(TypedDict, total=False):
     trajectories: int
 
 
+AnyAttack = str | Attack | Callable[[Scene], Array]
+
+
+class Arguments(Settings, total=False):
+    """Everything else that `train` takes, besides the task and the seeds."""
+
+    preset: PresetName | None
+    algorithm: str | Algorithm | None
+    attack: AnyAttack | None
+    aggregator: str | Aggregator | None
+    policy: str | Policy | MakePolicy
+    optimizer: str | optax.GradientTransformation
+    parameters: Mapping[str, Sequence[Any]] | None
+    out: str | Path | None
+    resume: bool
+    progress: bool | None
+    stop: threading.Event | None
+
+
+@overload
+def train(task: AnyTask = ..., *, seed: int = ..., **arguments: Unpack[Arguments]) -> Run: ...
+@overload
+def train(task: AnyTask = ..., *, seeds: Sequence[int], **arguments: Unpack[Arguments]) -> list[Run]: ...
 def train(
-    task: str | Factory | Environment | Task | Sequence[Factory] = "CartPole-v1",
+    task: AnyTask = "CartPole-v1",
     *,
     preset: PresetName | None = None,
     algorithm: str | Algorithm | None = None,
-    attack: str | Attack | Callable[[Scene], Array] = "random-noise",
+    attack: AnyAttack | None = None,
     aggregator: str | Aggregator | None = None,
     policy: str | Policy | MakePolicy = "mlp",
     optimizer: str | optax.GradientTransformation = "adam",
     parameters: Mapping[str, Sequence[Any]] | None = None,
     start: str | Path | Params | None = None,
     seed: int = 0,
+    seeds: Sequence[int] | None = None,
     out: str | Path | None = None,
     resume: bool = False,
     progress: bool | None = None,
     stop: threading.Event | None = None,
     **settings: Unpack[Settings],
-) -> Run:
-    """Train one policy by a federation in this process, and return the run.
+) -> Run | list[Run]:
+    """Train one policy by a federation in this process, and return the run; with `seeds`, one run for each.
 
     Every piece is a name, `package.module:object`, or the object itself. `task` is a Gymnasium id, a function that
     makes a Gymnasium environment, one such function for every agent, or an `Environment` in JAX; `parameters` are
@@ -92,9 +118,12 @@ def train(
     name, note = renamed(given.id if given is not None else str(task))
     if note:
         warnings.warn(note, stacklevel=2)
-    pieces: dict[str, Any] = {"attack": attack, "policy": policy, "optimizer": optimizer}
-    if aggregator is not None:
-        pieces["aggregator"] = aggregator
+    if attack is not None and not settings.get("byzantine"):
+        raise ConfigError("attack is given, but no agent is Byzantine: say how many with byzantine")
+    if seeds is not None and seed != 0:
+        raise ConfigError("give seed for one run, or seeds for several")
+    pieces: dict[str, Any] = {"policy": policy, "optimizer": optimizer}
+    pieces |= {kind: piece for kind, piece in (("attack", attack), ("aggregator", aggregator)) if piece is not None}
     config: Config = make_config(
         name,
         preset,
@@ -113,7 +142,12 @@ def train(
     if progress is False or (progress is None and not isinstance(reporter, Live)):
         reporter = Silent()
     theta = None if start is None else read_start(start, problem)
-    return train_seeds(problem, [seed], out, resume, reporter, stop, start=theta)[0]
+    runs = train_seeds(problem, [seed] if seeds is None else seeds, out, resume, reporter, stop, start=theta)
+    if out is not None:
+        from fedpg.plots import plot_curve
+
+        plot_curve(Path(out) / "curve.png", [run.records for run in runs], config.title)
+    return runs[0] if seeds is None else runs
 
 
 def _name(piece: Any) -> str:

@@ -1,6 +1,7 @@
 """Run folders: whose they are, what is in them, and that nobody else writes there."""
 
 import contextlib
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -43,6 +44,22 @@ def check_folder(folder: Path, config: Config, seed: int, resume: bool) -> None:
         elif any(folder.glob("seed-*/config.json")):
             hint = "it holds the runs of several seeds; give those seeds and --resume, or another --out"
         raise StorageError(f"{folder} exists already: {hint}")
+
+
+@contextlib.contextmanager
+def made_before(folder: Path) -> Iterator[None]:
+    """The folder is there, and can be written to, before anything is computed; it goes again if it stays empty."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StorageError(f"cannot make the run folder {folder}: {error.strerror or error}") from error
+    if not os.access(folder, os.W_OK):
+        raise StorageError(f"cannot write to the run folder {folder}: give another --out")
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):  # it holds something
+            folder.rmdir()
 
 
 def make_folder(folder: Path, config: Config, seed: int, fill: Callable[[Path], None] = lambda folder: None) -> None:

@@ -4,14 +4,17 @@ import contextlib
 import json
 import math
 import time
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, NamedTuple, Protocol, Self
 
+import numpy as np
 from rich.console import Console
 from rich.progress import Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from fedpg.config import Config
+from fedpg.config import STEPS_BY, Config
 from fedpg.screen import clock, seconds_left
+from fedpg.training.rounds import NOBODY, Log
 
 
 class Snapshot(NamedTuple):
@@ -178,6 +181,23 @@ def why_unused(config: Config) -> str:
             "is wrong"
         )
     return why + ("; the server stepped on its own gradients" if config.none_accepted == "server" else "")
+
+
+STUCK = 10
+
+
+def stuck(config: Config, logs: Sequence[Log]) -> str:
+    """What to say if nobody was accepted in as many rounds in a row; else nothing."""
+    if len(logs) < STUCK or any(log["rule"] != NOBODY for log in logs[-STUCK:]):
+        return ""
+    why, hint = why_unused(config), ""
+    if (np.asarray(logs[-1]["status"]) != 0).all():
+        why = "no agent sent anything usable"
+        if config.algorithm not in STEPS_BY:
+            hint = f"; learning_rate = {config.learning_rate:g} may be too large"
+    elif config.sigma != "auto":
+        hint = f"; sigma = {config.sigma:g} may be too small for these gradients: see --sigma auto"
+    return f"the last {STUCK} rounds were not used: {why}{hint}"
 
 
 def _short(number: float) -> str:

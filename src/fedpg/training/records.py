@@ -32,6 +32,20 @@ class Records:
     def __len__(self) -> int:
         return len(self.logs)
 
+    @property
+    def described(self) -> str:
+        """How far it is, and what came of it, in a few words."""
+        if not self.tests:
+            return "nothing yet"
+        returns = self.test_returns[: len(self.tests)]
+        return (
+            f"{len(self)} rounds, {int(self.trajectories[-1]):,} trajectories, return {returns[0]:.0f} at first, "
+            f"{returns[-1]:.0f} at the end"
+        )
+
+    def __repr__(self) -> str:
+        return f"<records of {self.described}>"
+
     def add_round(self, log: Log, seconds: float) -> None:
         """A round is over."""
         self.logs.append(log | {"seconds": seconds})
@@ -136,7 +150,9 @@ class Records:
         """The evaluation of a row; None where it is not known yet."""
         if row >= len(self.tests):
             return {"test_return": None, "test_return_std": None}
-        return {"test_return": float(self.tests[row].mean()), "test_return_std": float(self.tests[row].std())}
+        returns = self.tests[row].astype(np.float64)  # whose squares may be too large for float32
+        with np.errstate(invalid="ignore"):  # infinity has no deviation
+            return {"test_return": _number(returns.mean()), "test_return_std": _number(returns.std())}
 
     def save(self, path: Path) -> None:
         """records.jsonl: `pandas.read_json(path, lines=True)` or `polars.read_ndjson(path)`."""

@@ -6,69 +6,35 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from pathlib import Path
-from typing import Any, NamedTuple
 
-import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
 from fedpg.columns import blas, columns_are_alone
-from fedpg.config import Config
 from fedpg.errors import ConfigError, Stopped
 from fedpg.federation import Local
 from fedpg.machine import cores
-from fedpg.policies import Params, Policy
 from fedpg.problem import Federation, Problem, State, make_broadcast
 from fedpg.programs import side_by_side
 from fedpg.server import Server
 from fedpg.storage import StorageError, remove_unfinished, write_config
 from fedpg.training.checkpoint import FILE, RECORDS, check_progress, load_checkpoint, save_checkpoint, save_policy
-from fedpg.training.each import Each, measure
+from fedpg.training.each import measure
 from fedpg.training.events import Events
-from fedpg.training.folders import alone_in, check_folder, make_folder
+from fedpg.training.folders import alone_in, check_folder, made_before, make_folder
 from fedpg.training.harm import HARM
-from fedpg.training.progress import Reporter, Silent, Snapshot
+from fedpg.training.progress import Reporter, Silent, Snapshot, stuck
 from fedpg.training.records import Records
+from fedpg.training.result import Run, trained
+from fedpg.training.room import check_room, needed
 from fedpg.training.rounds import advance, evaluated, first_state, warm_up
 from fedpg.training.start import begun, keep_start, kept_start
 
 SECONDS_PER_CHECKPOINT = 5.0
 RECENT = 20
-
-
-class Trained(NamedTuple):
-    """A trained policy: call it with an observation and it answers with its greedy action."""
-
-    policy: Policy
-    params: Params
-    to_task: Callable[[np.ndarray], np.ndarray]
-    """The policy's action -> the task's."""
-
-    def __call__(self, observation: Any) -> np.ndarray:
-        return self.to_task(np.asarray(self.policy.mode(self.params, jnp.asarray(observation, jnp.float32))))
-
-
-class Run(NamedTuple):
-    """What a training run leaves behind."""
-
-    config: Config
-    seed: int
-    policy: Trained
-    """The policy after the last round."""
-    output: Trained
-    """The output of the pseudocode: the policy after a round drawn uniformly from all."""
-    records: Records
-    folder: Path | None
-    """Where it was written, if anywhere."""
-    seconds: float
-    """The time this call took, compiling not included."""
-    finished: bool
-    """False if the run was interrupted: it goes on with resume."""
-    each: Each | None = None
-    """Where agents differ, and the run is finished: what the last policy is worth to each of them."""
 
 
 def train_seeds(
@@ -87,22 +53,30 @@ def train_seeds(
     written. With `sites`, they are the agents. New runs begin from the policy `start` [D], or from a random one.
     """
     reporter, stop = reporter or Silent(), stop or threading.Event()
-    good = all(isinstance(seed, int) and 0 <= seed < 2**32 for seed in seeds)
-    if not good or not seeds or len(set(seeds)) != len(seeds):
+    good = all(isinstance(seed, int | np.integer) and 0 <= seed < 2**32 for seed in seeds)
+    if not good or not len(seeds) or len(set(seeds)) != len(seeds):
         raise ConfigError(f"seeds must be different whole numbers from 0 to 2^32 - 1, not {list(seeds)}")
+    seeds = [int(seed) for seed in seeds]
     if resume and out is None:
         raise ConfigError("resume goes on with the run in a folder: give it with out")
     base = None if out is None else Path(out)
     folders = {s: base if base is None or len(seeds) == 1 else base / f"seed-{s}" for s in seeds}
     fresh = resume and base is not None and not base.exists()
+    if base is not None and len(seeds) > 1 and (base / "config.json").exists():
+        raise StorageError(f"{base} holds the run of one seed, not of {len(seeds)}: give its seed, or another --out")
     for seed, folder in folders.items():
         if folder is not None:
             check_folder(folder, problem.config, seed, resume)
+    if sites is None:
+        check_room(needed(problem))
     workers = min(len(seeds), at_a_time(problem))
     if workers > 1:
         problem = problem._replace(task=problem.task.beside_others())
     cancel = threading.Event()  # ends the rollouts that are under way
     with reporter, contextlib.ExitStack() as held:
+        for folder in folders.values():
+            if folder is not None:
+                held.enter_context(made_before(folder))
         if fresh:
             reporter.note(f"there is no run at {base} to resume: this is a new one")
         by = f", simulated by {problem.task.simulator}" if problem.task.simulator else ""
@@ -161,6 +135,11 @@ def _say_if_columns_mix(problem: Problem, reporter: Reporter) -> None:
         f"NumPy's products ({blas()}) round by who else is simulated here: with another number of cores or "
         "environments, the last digits of this run would differ"
     )
+    _warn(reporter, text)
+
+
+def _warn(reporter: Reporter, text: str) -> None:
+    """Where progress is shown; else as Python's warnings are."""
     if type(reporter) is Silent:
         warnings.warn(text, stacklevel=3)
     else:
@@ -213,7 +192,7 @@ class _Training:
             remove_unfinished(self.folder)
             write_config(self.folder, config, self.seed)  # a resumed run may have been made longer
         began = saved = time.monotonic()
-        before = self.records.steps
+        before, warned = self.records.steps, False
         with contextlib.ExitStack() as held:
             first = len(self.records) + 1
             self.events = None if self.folder is None else held.enter_context(Events(self.folder, first))
@@ -231,6 +210,9 @@ class _Training:
                     # Only now: a round whose policy could not be tested before is not in the records either.
                     self.state = after
                     self.records.add_round(log, time.monotonic() - asked)
+                    if not warned and (text := stuck(config, self.records.logs)):
+                        _warn(self.reporter, f"seed {self.seed}: {text}")
+                        warned = True
                     testing = self._test(beside)
                     if self.finished:  # nothing is left to do beside it, and the last report is of the last policy
                         self._take(testing)
@@ -303,10 +285,7 @@ class _Training:
         if self.folder is not None:
             save_policy(self.folder / "policy.safetensors", problem.config, problem.policy, state.theta)
             save_policy(self.folder / "policy-uniform.safetensors", problem.config, problem.policy, state.output)
-        last, output = (
-            Trained(problem.policy, problem.policy.unravel(theta), problem.task.to_task)
-            for theta in (state.theta, state.output)
-        )
+        last, output = (trained(problem, problem.policy.unravel(theta)) for theta in (state.theta, state.output))
         each = None
         if problem.task.varied and self.finished:
             each = measure(problem, state.theta, make_broadcast(state.key, state.round + 1, 0).keys)

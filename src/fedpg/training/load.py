@@ -1,0 +1,70 @@
+"""Runs and policies from their files."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from fedpg.assembly import MakePolicy, make_problem
+from fedpg.config import Config
+from fedpg.errors import ConfigError
+from fedpg.policies import Params, Policy
+from fedpg.problem import Problem
+from fedpg.storage import StorageError, read_config
+from fedpg.tasks import AnyTask, make_task
+from fedpg.training.checkpoint import load_policy, load_records, policy_config
+from fedpg.training.result import Run, trained
+
+POLICY, OUTPUT = "policy.safetensors", "policy-uniform.safetensors"
+TRAINED_BY = (
+    *("algorithm", "algorithm_options", "byzantine", "attack", "attack_options", "aggregator", "aggregator_options"),
+    *("optimizer", "fail_closed", "momentum"),
+)
+"""How a policy was trained is of no concern to who uses it, and may be code that this machine does not have."""
+
+
+def load(folder: str | Path, task: AnyTask | None = None, policy: Policy | MakePolicy | None = None) -> Run:
+    """The run of a folder that `fedpg train` wrote, or `fedpg.train` with `out`.
+
+    `task` and `policy` are the objects that it was trained with, where they have no name: a function that makes a
+    Gymnasium environment, an `Environment` in JAX, a network of your own.
+    """
+    folder = Path(folder)
+    refuse_several(folder)
+    config, seed = read_config(folder)
+    problem = _to_use(config, task, policy)
+    last, output = (trained(problem, load_policy(folder / name, problem)) for name in (POLICY, OUTPUT))
+    records = load_records(folder, config, seed)
+    finished = bool(records.trajectories[-1] >= config.trajectories)
+    return Run(config, seed, last, output, records, folder, float(records.column("seconds").sum()), finished)
+
+
+def read_policy(path: Path, task: AnyTask | None = None) -> tuple[Problem, Params]:
+    """The problem and the parameters of a run folder or a policy file."""
+    refuse_several(path)
+    file = path / POLICY if path.is_dir() else path
+    problem = _to_use(policy_config(file), task)
+    return problem, load_policy(file, problem)
+
+
+def refuse_several(path: Path) -> None:
+    if any(path.glob("seed-*")):
+        names = ", ".join(sorted(str(folder) for folder in path.glob("seed-*")))
+        raise ConfigError(f"{path} holds the runs of several seeds: give one of {names}")
+
+
+def _to_use(config: Config, task: AnyTask | None, policy: Policy | MakePolicy | None = None) -> Problem:
+    plain: dict[str, Any] = {name: getattr(Config, name) for name in TRAINED_BY}
+    config = dataclasses.replace(config, **plain)
+    if task is None:
+        try:
+            found = make_task(config.task)
+        except ConfigError as error:
+            raise StorageError(
+                f"the task {config.task!r} of this run cannot be made by its name ({error}). Say what it is: "
+                "fedpg.load(folder, task=...), or --task package.module:object"
+            ) from error
+    else:
+        found = make_task(task)
+    if policy is None and config.policy.startswith("custom:"):
+        raise StorageError("this run has a policy of its own, without a name: fedpg.load(folder, policy=...)")
+    return make_problem(config, found, policy)
