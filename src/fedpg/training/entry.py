@@ -76,6 +76,7 @@ class Arguments(Settings, total=False):
     policy: str | Policy | MakePolicy
     optimizer: str | optax.GradientTransformation
     parameters: Mapping[str, Sequence[Any]] | None
+    start: str | Path | Params | None
     out: str | Path | None
     resume: bool
     progress: bool | None
