@@ -16,6 +16,7 @@ from rich.table import Table
 from fedpg.cli.arguments import check_folder_name, check_positive, check_seed, on_signal, parse_seeds
 from fedpg.config import Config
 from fedpg.errors import ConfigError
+from fedpg.machine import versions
 from fedpg.presets import defaults
 from fedpg.screen import clock, make_console
 
@@ -245,7 +246,7 @@ def verify_stored(runs: Sequence["Stored"], results: Path) -> None:
         if likeness.same:
             store.save(results, run)
         outcome = f"{likeness}" if likeness.same else f"{likeness}: it stays under the code that made it"
-        alike = run.about["hardware"] == store.machine() and run.about["versions"] == store.versions()
+        alike = run.about["hardware"] == store.machine() and run.about["versions"] == versions()
         if likeness.same and not likeness.bits and alike:
             outcome += ", by these versions on a machine like this one: did the code change, or the number of cores?"
         say(f"{found.total()} of {len(runs)}: {run.config.name}, seed {run.seed}: {outcome}")
