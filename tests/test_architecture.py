@@ -28,7 +28,7 @@ ORDER = (
     *("errors", "extras", "machine", "programs", "screen", "child", "columns", "pieces", "config", "presets"),
     *("policies", "trajectories", "values", "tasks", "estimators", "metric", "attacks", "aggregators"),
     *("problem", "per_agent", "agents", "server", "federation", "algorithms", "assembly"),
-    *("storage", "plots", "training", "summary", "experiments", "arena", "play"),
+    *("storage", "plots", "training", "summary", "experiments", "arena", "play", "export"),
     *("sites", "flower", "serving", "dashboard", "bench", "theory"),
     *("fedpg", "cli"),
 )

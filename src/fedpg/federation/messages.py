@@ -197,8 +197,8 @@ def _check(values: Mapping[str, Any], wanted: Mapping[str, type]) -> None:
     """Of this format, exactly these names, each of exactly its type."""
     theirs = values.get("format")
     if type(theirs) is int and theirs != FORMAT:
-        newer = "newer than this end's: update fedpg here" if theirs > FORMAT else "older: update fedpg at the other end"
-        raise MessageError("wrong type", f"messages of format {theirs}, not {FORMAT}; those are {newer}")
+        where = "here" if theirs > FORMAT else "at the other end"
+        raise MessageError("wrong type", f"messages of format {theirs}, not {FORMAT}: update fedpg {where}")
     if set(values) != set(wanted):
         odd = sorted(map(str, set(values) ^ set(wanted)))[:5]
         raise MessageError("wrong type", f"a message with other entries than those agreed on: {', '.join(odd)[:200]}")

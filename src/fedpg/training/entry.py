@@ -14,6 +14,7 @@ from fedpg.assembly import MakePolicy, make_problem
 from fedpg.attacks import Attack, Scene, as_attack
 from fedpg.config import STRINGS, Config, PresetName, refuse_idle_attack
 from fedpg.errors import ConfigError
+from fedpg.extras import has
 from fedpg.policies import Policy
 from fedpg.presets import make_config, renamed
 from fedpg.problem import Algorithm
@@ -139,7 +140,7 @@ def train(
     if progress is False or (progress is None and not isinstance(reporter, Live)):
         reporter = Silent()
     runs = train_seeds(problem, [seed] if seeds is None else seeds, out, resume, reporter, stop)
-    if out is not None:
+    if out is not None and has("matplotlib"):
         from fedpg.plots import plot_curve
 
         plot_curve(Path(out) / "curve.png", [run.records for run in runs], config.title)
