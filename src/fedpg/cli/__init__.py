@@ -107,6 +107,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return code
     except (ConfigError, SimulationError, StorageError) as error:
         print(f"fedpg: {error}", file=sys.stderr)
+        if isinstance(error, ConfigError) and (what := hint(error)):
+            print(f"fedpg: {what}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("fedpg: interrupted", file=sys.stderr)

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from fedpg.errors import ConfigError
 from fedpg.extras import EXTRAS, has, install

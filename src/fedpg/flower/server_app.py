@@ -7,11 +7,14 @@ from pathlib import Path
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
+from fedpg.assembly import make_problem
+from fedpg.config import Config
+from fedpg.federation.site import refuse_collusion
 from fedpg.flower.exchange import Exchange
 from fedpg.flower.run_config import read_run_config
-from fedpg.sites.folder import make_federated
+from fedpg.problem import Problem
 from fedpg.sites.ledger import FILE, Ledger
-from fedpg.training import train_seeds
+from fedpg.training import Run, train_seeds
 from fedpg.training.folders import check_folder, make_folder, new_folder
 from fedpg.training.progress import Lines
 
@@ -23,10 +26,16 @@ app = ServerApp()
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
+    """The training, with the problem that the settings name."""
+    train(grid, context, make_problem)
+
+
+def train(grid: Grid, context: Context, make: Callable[[Config], Problem]) -> Run:
     """Rounds with the nodes of this run, and a run folder."""
     wanted = read_run_config(context.run_config)
     config, stop = wanted.config, threading.Event()
-    problem = make_federated(config)
+    problem = make(config)
+    refuse_collusion(problem)
     out = (Path(wanted.out) if wanted.out else new_folder(config)).resolve()  # Flower decides where this process runs
     check_folder(out, config, wanted.seed, resume=True)
     make_folder(out, config, wanted.seed)  # the ledger is in it, and begins before the run
@@ -43,7 +52,7 @@ def main(grid: Grid, context: Context) -> None:
         poll=POLL,
         rounds=wanted.rounds,
     )
-    train_seeds(problem, [wanted.seed], out, True, reporter, stop, exchange)
+    return train_seeds(problem, [wanted.seed], out, True, reporter, stop, exchange)[0]
 
 
 def numbered(grid: Grid, agents: int) -> Callable[[], dict[int, int]]:

@@ -13,6 +13,7 @@ from fedpg.assembly import make_problem
 from fedpg.config import Config, from_json, to_json
 from fedpg.errors import ConfigError
 from fedpg.federation.site import refuse_collusion
+from fedpg.machine import versions
 from fedpg.problem import Problem
 from fedpg.sites.certificates import read_public_key, write_authority, write_site_key
 from fedpg.sites.gathering import check_quorum
@@ -114,6 +115,7 @@ def make_federated(config: Config) -> Problem:
 def _fill(folder: Path, federation: Federation, size: int, host: str, port: int) -> None:
     """Everything that is in the folder of a federation."""
     address, config, names = federation.address, federation.config, federation.sites
+    ours = versions().get("fedpg", "")
     (folder / "keys").mkdir()
     (folder / "sites").mkdir()
     write_authority(folder, sorted({host, "localhost", "127.0.0.1"}, key=lambda name: name != host))
@@ -124,8 +126,10 @@ def _fill(folder: Path, federation: Federation, size: int, host: str, port: int)
         write_whole(mine / "ca.crt", (folder / "ca.crt").read_bytes())
         values = {"name": name, "agent": agent, "address": address, "parameters": size, "settings": to_json(config)}
         write_whole(mine / SITE_FILE, SITE_HEAD + to_toml(values))
-        write_whole(mine / "README.md", SITE_PAGE.format(name=name, address=address, task=config.task))
-    page = PAGE.format(folder=federation.folder, address=address, listen=federation.listen, sites=len(names), port=port)
+        write_whole(mine / "README.md", SITE_PAGE.format(name=name, address=address, task=config.task, version=ours))
+    page = PAGE.format(
+        folder=federation.folder, address=address, listen=federation.listen, sites=len(names), port=port, version=ours
+    )
     write_whole(folder / "README.md", page)
     values = {
         "address": address,
@@ -286,9 +290,9 @@ PAGE = """\
    a channel that you trust: each holds that site's private key. Delete them here afterwards; the server does not need
    them. What it needs is `federation.toml`, `ca.crt`, `server.crt`, `server.key` and `keys/`.
 2. **Put `ca.key` away**, off this machine. Whoever has it can pretend to be the server.
-3. **At each site**: `pip install 'fedpg[flower]'`, then `fedpg join site-0 --task package.module:factory`, where the
-   factory makes that site's own Gymnasium environment. Its observations and actions must have the sizes of those of the
-   server's task.
+3. **At each site**: install fedpg {version} with its extra `flower`, from a wheel or a checkout that you hand out too,
+   then `fedpg join site-0 --task package.module:factory`, where the factory makes that site's own Gymnasium
+   environment. Its observations and actions must have the sizes of those of the server's task.
 4. **Here**: open TCP port {port} to the sites, then `fedpg serve {folder}`. It waits for a quorum, trains, and writes
    the run into `run/`. Stopped or killed, it goes on from its checkpoint when it is started again.
 
@@ -300,7 +304,9 @@ SITE_PAGE = """\
 
 This folder makes you a site of the federation at {address}. `site.key` is your private key: keep it to yourself.
 
-    pip install 'fedpg[flower]'
+Install fedpg {version} with its extra `flower`: `pip install 'fedpg-{version}-py3-none-any.whl[flower]'` for a
+wheel that came with this folder, or `pip install '.[flower]'` in a checkout. Then:
+
     fedpg join . --task package.module:factory
 
 `factory` makes your own Gymnasium environment, with observations and actions of the sizes of {task}. What leaves this
