@@ -1,4 +1,4 @@
-"""The ClientApp: one agent's answer to a broadcast, for `flwr run` in simulation or on Flower's own SuperNodes."""
+"""What a ClientApp does: one agent's answer to a broadcast, in a simulation or on Flower's own SuperNodes."""
 
 import dataclasses
 import functools
@@ -7,9 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from flwr.app import ConfigRecord, Context, Message, RecordDict
-from flwr.clientapp import ClientApp
 
-from fedpg.assembly import make_problem
 from fedpg.config import Config
 from fedpg.federation.messages import MessageError
 from fedpg.federation.site import Site, pack_memory, unpack_memory
@@ -17,17 +15,9 @@ from fedpg.flower.exchange import RECORD
 from fedpg.flower.run_config import read_run_config
 from fedpg.problem import Problem
 
-app = ClientApp()
-
 
 class SiteError(RuntimeError):
     """The kind of an error at this node: Flower sends an error's text to the server."""
-
-
-@app.train()
-def train(message: Message, context: Context) -> Message:
-    """One agent's answer, with the problem that the settings name."""
-    return answer(message, context, make_problem)
 
 
 def answer(message: Message, context: Context, make: Callable[[Config], Problem]) -> Message:

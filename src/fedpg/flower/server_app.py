@@ -1,13 +1,12 @@
-"""The ServerApp: the same training as `fedpg train`, with the nodes of a Flower run as its agents."""
+"""What a ServerApp does: the same training as `fedpg train`, with the nodes of a Flower run as its agents."""
 
 import threading
 from collections.abc import Callable
 from pathlib import Path
 
 from flwr.app import Context
-from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp import Grid
 
-from fedpg.assembly import make_problem
 from fedpg.config import Config
 from fedpg.federation.site import refuse_collusion
 from fedpg.flower.exchange import Exchange
@@ -20,14 +19,6 @@ from fedpg.training.progress import Lines
 
 POLL = 0.2
 """Seconds between two looks for replies: each is a request to the SuperLink."""
-
-app = ServerApp()
-
-
-@app.main()
-def main(grid: Grid, context: Context) -> None:
-    """The training, with the problem that the settings name."""
-    train(grid, context, make_problem)
 
 
 def train(grid: Grid, context: Context, make: Callable[[Config], Problem]) -> Run:
