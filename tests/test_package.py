@@ -70,7 +70,8 @@ def test_the_source_distribution_holds_what_is_under_version_control():
 
 
 def test_every_package_that_is_imported_is_required_or_an_extra():
-    distributions = {"PIL": "pillow", "Box2D": "gymnasium", "pygame": "gymnasium", "cryptography": "flwr"}
+    within = {"Box2D": "gymnasium", "mujoco": "gymnasium", "pygame": "gymnasium", "cryptography": "flwr"}
+    distributions = within | {"PIL": "pillow"}
     through = {"starlette", "uvicorn", "fastapi", "httpx", "google"}  # of Flower, in its adapter
     required = names(PROJECT["dependencies"])
     for extra in EXTRA.values():
