@@ -44,6 +44,9 @@ REPLY: dict[str, type] = {
 }
 """And one entry of bytes for each vector that the algorithm declares, one float for each scalar."""
 
+LATER: dict[str, Any] = {"vary": [], "vary_seed": 0}
+"""Settings since messages have this format, and what older ones stand at."""
+
 
 class MessageError(ValueError):
     """A message that cannot be used; the text says why, `status` is one of STATUSES."""
@@ -81,12 +84,13 @@ def largest(size: int, vectors: int = 1) -> int:
 
 def settings_digest(config: Config) -> str:
     """Of the settings that the sites and the server must agree on: all but the task, which is each site's own, and
-    those that concern the server alone."""
+    those that concern the server alone. What an older fedpg does not have is left out where it changes nothing."""
     alone = (
         *("task", "trajectories", "test_episodes", "test_horizon", "learning_rate", "optimizer", "none_accepted"),
         *("aggregator", "aggregator_options", "fail_closed"),
     )
     shared = {name: value for name, value in to_json(config).items() if name not in alone}
+    shared = {name: value for name, value in shared.items() if name not in LATER or value != LATER[name]}
     return hashlib.sha256(json.dumps(shared, sort_keys=True).encode()).hexdigest()[:16]
 
 
