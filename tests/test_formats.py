@@ -49,12 +49,24 @@ def test_the_settings_of_an_older_run_folder_are_read(folder: Path):
     assert {name: getattr(config, name) for name in TINY} == TINY | {"trajectories": 30}
 
 
+def rows_of(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "records.jsonl").read_text().splitlines()]
+
+
+def alike(new: Any, old: Any) -> bool:
+    """The same, but for the last digits of means, which are now those of float64."""
+    numbers = isinstance(new, float) and isinstance(old, float)
+    return bool(np.isclose(new, old, rtol=1e-6)) if numbers else bool(new == old)
+
+
 def test_an_older_run_is_resumed_from_its_checkpoint_and_made_longer(folder: Path, problem: Problem):
-    before = (folder / "records.jsonl").read_text().splitlines()
+    before = rows_of(folder)
     run = train_seeds(problem, [SEED], folder, resume=True)[0]
     assert run.finished
     assert len(run.records) > ROUNDS
-    assert (folder / "records.jsonl").read_text().splitlines()[: ROUNDS + 1] == before
+    for after, row in zip(rows_of(folder), before, strict=False):
+        assert after.keys() >= row.keys()
+        assert [name for name, value in row.items() if not alike(after[name], value)] == []
     assert json.loads((folder / "config.json").read_text())["format"] == FOLDER_FORMAT
 
 
