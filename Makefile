@@ -6,7 +6,7 @@ INSTALLED := .venv/installed
 # Three at a time on two cores: some wait for other processes.
 PYTEST := $(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo test test-more test-fast test-kernels lint reproduce bench clean
+.PHONY: demo test test-more test-fast test-kernels test-package test-pythons lint reproduce bench clean
 
 demo: $(INSTALLED)  ## ten agents, three of them Byzantine, learn CartPole
 	@folder=runs/demo-$$(date +%Y%m%d-%H%M%S) && \
@@ -32,6 +32,12 @@ test-kernels: $(INSTALLED)  ## what rests on the order of a sum, compiled as use
 	NPY_DISABLE_CPU_FEATURES="X86_V3 X86_V4 AVX512_ICL AVX512_SPR" OPENBLAS_CORETYPE=Nehalem \
 	XLA_FLAGS="$$XLA_FLAGS --xla_cpu_max_isa=SSE4_2" $(KERNELS)
 
+test-package:  ## builds sdist and wheel, and uses the wheel in an empty folder: ten minutes, most of it installing
+	PYTHON=$(PYTHON) .ci/package
+
+test-pythons:  ## the quick tests under each Python from 3.11 to 3.14 that is here, and without EnvPool
+	PYTHON=$(PYTHON) .ci/pythons
+
 lint: $(INSTALLED)  ## style and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -47,7 +53,7 @@ bench: $(INSTALLED)  ## the speed of this machine
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "fedpg needs Python 3.11 or newer; try: make PYTHON=python3.12 ...")'
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,flower-simulation,ray]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[all,dev,flower-simulation]'
 	touch $@
 
 clean:  ## the virtual environment and the caches, not the runs

@@ -170,7 +170,7 @@ def test_a_file_that_is_no_arena_is_refused_and_left_as_it_is(tmp_path: Path):
     good = {"format": games_of.FORMAT, "settings": {}, "games": [], "casts": []}
     for text in ("", "{", "[]", json.dumps(good | {"format": "x"}), json.dumps(good | {"games": [{"area": 1}]})):
         path.write_text(text)
-        with pytest.raises(StorageError, match=r"damaged|no arena|another"):
+        with pytest.raises(StorageError, match=r"damaged|no arena|another|is of the format"):
             Ledger(tmp_path, BASE)
         assert path.read_text() == text
 

@@ -1,6 +1,7 @@
 """The Flower app: its two halves in this process, on a grid that hands messages over."""
 
 import json
+import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -8,15 +9,15 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from fedpg_br.client_app import app as client_app
+from fedpg_br.server_app import app as server_app
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.common.constant import SUPERLINK_NODE_ID
 from flwr.supercore.task_identity import TaskIdentity
 
 from federations import SECRET, LostRecord
 from fedpg import ConfigError, make_config, make_problem
-from fedpg.flower.client_app import app as client_app
 from fedpg.flower.run_config import OTHERS, SETTINGS, read_run_config
-from fedpg.flower.server_app import app as server_app
 from fedpg.flower.server_app import numbered
 from fedpg.training import train_seeds
 
@@ -107,6 +108,27 @@ def test_the_text_of_an_error_stays_in_the_nodes_own_log(tmp_path: Path, caplog:
     assert "ConfigError" in line["sites"]["node-3"]["reason"]
     assert SECRET not in json.dumps(line)
     assert [SECRET in logged for logged in caplog.text.split("this round failed here")[1:]] == [True, True]
+
+
+def test_the_app_has_the_layout_that_flowers_baselines_have():
+    folder, settings = EXAMPLE.parent, tomllib.loads(EXAMPLE.read_text())
+    components = settings["tool"]["flwr"]["app"]["components"]
+    (package,) = {path.partition(".")[0] for path in components.values()}
+    parts = ("client_app", "dataset", "model", "server_app", "strategy", "utils")
+    assert all((folder / package / f"{part}.py").exists() for part in parts)
+    page = (folder / "README.md").read_text()
+    assert re.match(r"---\ntitle: .+\nurl: https://.+\nlabels: \[.+\]\ndataset: \[.+\]\n---\n", page)
+    wanted = ("Paper:", "Authors:", "What is implemented:", "Datasets:", "Hardware setup:", "Contributors:")
+    assert [word for word in wanted if f"**{word}**" not in page] == []
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLE.parent.glob("conf/*.toml")), ids=lambda path: path.stem)
+def test_an_experiment_of_the_example_is_one_of_the_paper(path: Path):
+    known = tomllib.loads(EXAMPLE.read_text())["tool"]["flwr"]["app"]["config"]
+    given = tomllib.loads(path.read_text())
+    assert set(given) <= set(known), "Flower refuses a key that the app does not have"
+    assert read_run_config(known | given).config.preset == "paper"
+    assert f"conf/{path.name}" in (EXAMPLE.parent / "README.md").read_text()
 
 
 def test_the_examples_keys_are_those_that_are_read():

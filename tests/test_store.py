@@ -63,7 +63,7 @@ def write(results: Path, change: Callable[[dict[str, Any]], Any]) -> Path:
 
 
 DAMAGES: dict[str, Callable[[dict[str, Any]], Any]] = {
-    "another format": lambda c: c.update(format="fedpg run 2"),
+    "no format": lambda c: c.pop("format"),
     "no settings": lambda c: c.pop("settings"),
     "impossible settings": lambda c: c["settings"].update(agents=-1),
     "unknown setting": lambda c: c["settings"].update(colour=1),

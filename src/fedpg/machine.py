@@ -1,8 +1,11 @@
-"""What this machine is: its processor, and the cores that may be used."""
+"""What this machine is: its processor, the cores that may be used, and the packages that compute."""
 
 import os
 import platform
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+
+PACKAGES = ("fedpg", "jax", "jaxlib", "numpy", "optax", "gymnasium", "envpool", "mujoco")
 
 
 def cores() -> int:
@@ -32,6 +35,17 @@ def abilities() -> str:
     """What the processor can do: machine code for one is not for another."""
     lines = {line for line in _description() if line.startswith(("model name", "flags", "Features"))}
     return "".join(sorted(lines)) or f"{platform.machine()} {platform.processor()}"
+
+
+def versions() -> dict[str, str]:
+    """Python and the packages that compute."""
+    found = {"python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
 
 
 def _description() -> list[str]:

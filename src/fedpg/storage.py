@@ -15,8 +15,13 @@ import safetensors.numpy
 
 from fedpg.config import Config, from_json, to_json
 from fedpg.errors import ConfigError
+from fedpg.machine import versions
 
 FORMAT = "1"
+"""Of checkpoints and policy files. A reader takes its own and all older ones; a change that older readers would
+misunderstand raises it."""
+FOLDER_FORMAT = "2"
+"""Of run folders, in config.json. 1, which has no number there, is that of 0.2 and before."""
 UNFINISHED = ".unfinished"
 """How the names of temporary files end: what a killed process may leave behind."""
 
@@ -102,13 +107,26 @@ def load_tensors(path: Path, kind: str) -> tuple[dict[str, np.ndarray], dict[str
         about, digest = header["about"], header["digest"]
     except (KeyError, ValueError, TypeError) as error:
         raise StorageError(f"{path} is damaged or no {kind} of fedpg") from error
-    if found != (FORMAT, kind):
-        raise StorageError(f"{path} is no {kind} of format {FORMAT}, but a {found[1]} of format {found[0]}")
+    if found[1] != kind:
+        raise StorageError(f"{path} is no {kind}, but a {found[1]}")
+    check_format(path, found[0], FORMAT)
     if digest != _digest(arrays, about):
         raise StorageError(f"{path} is damaged: its content does not match its digest")
     if not isinstance(about, dict) or not isinstance(about.get("settings"), dict):
         raise StorageError(f"{path} is damaged: it has no settings")
     return arrays, about
+
+
+def check_format(path: Path, found: Any, known: str) -> None:
+    """Refuse a file whose format (a number, or a kind and a number) is newer than `known`, or of another kind."""
+    theirs, _, number = str(found).rpartition(" ")
+    kind, _, newest = known.rpartition(" ")
+    if theirs != kind or not number.isdecimal() or int(number) < 1:
+        raise StorageError(f"{path} is of the format {str(found)!r:.40}, not {known!r}")
+    if int(number) > int(newest):
+        raise StorageError(
+            f"{path} was written by a newer fedpg (its format is {found}; this one reads up to {known}): update fedpg"
+        )
 
 
 def _digest(arrays: Mapping[str, np.ndarray], about: Mapping[str, Any]) -> str:
@@ -125,6 +143,7 @@ def read_config(folder: Path) -> tuple[Config, int]:
     path = folder / "config.json"
     try:
         values = json.loads(path.read_text())
+        check_format(path, values.get("format", "1"), FOLDER_FORMAT)
         return from_json(values["settings"]), int(values["seed"])
     except FileNotFoundError:
         raise StorageError(f"{folder} is not a run folder: it has no config.json") from None
@@ -133,6 +152,6 @@ def read_config(folder: Path) -> tuple[Config, int]:
 
 
 def write_config(folder: Path, config: Config, seed: int) -> None:
-    """What `read_config` reads."""
-    values = {"settings": to_json(config), "seed": seed}
+    """What `read_config` reads, and by what versions the run was made."""
+    values = {"format": FOLDER_FORMAT, "settings": to_json(config), "seed": seed, "versions": versions()}
     write_whole(folder / "config.json", json.dumps(values, indent=2) + "\n")

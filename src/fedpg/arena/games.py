@@ -21,11 +21,12 @@ from fedpg.assembly import make_problem
 from fedpg.config import Config, from_json, to_json
 from fedpg.errors import ConfigError, SimulationError
 from fedpg.experiments.fingerprint import fingerprint
-from fedpg.experiments.store import machine, name_of, versions
+from fedpg.experiments.store import machine, name_of
 from fedpg.federation import Local
+from fedpg.machine import versions
 from fedpg.problem import Problem, make_broadcast
 from fedpg.server import FEWEST, Server
-from fedpg.storage import StorageError, locked, remove_unfinished, write_whole
+from fedpg.storage import StorageError, check_format, locked, remove_unfinished, write_whole
 from fedpg.training.each import Each, from_values, measure
 from fedpg.training.progress import Silent, Snapshot
 from fedpg.training.records import Records
@@ -162,8 +163,7 @@ def read(path: Path) -> tuple[Config, list[Result], list[Cast]]:
     """The settings, results and casts of an arena's file, or a StorageError that says what is wrong with it."""
     try:
         content = json.loads(path.read_text())
-        if content["format"] != FORMAT:
-            raise ValueError("it is of another format, perhaps of another version of fedpg")
+        check_format(path, content["format"], FORMAT)
         found = [
             Result(
                 **{

@@ -32,12 +32,13 @@ from fedpg.cli.members import (
     run_renew,
     run_status,
 )
-from fedpg.cli.policies import Evaluate, Play, run_evaluate, run_play
+from fedpg.cli.policies import Evaluate, Export, Play, run_evaluate, run_export, run_play
 from fedpg.cli.report import Report, run_report
 from fedpg.cli.reproduce import Reproduce, run_reproduce
 from fedpg.cli.theory import Lab, Theory, run_theory, run_theory_lab
 from fedpg.cli.train import Train, run_train, train_defaults
 from fedpg.errors import ConfigError, SimulationError, unknown
+from fedpg.extras import hint
 from fedpg.programs import keep_compiled, wait_for_calls
 from fedpg.storage import StorageError
 
@@ -48,6 +49,7 @@ fedpg: several agents learn one policy together, while some of them fail or lie.
   fedpg evaluate    the return of a trained policy, greedy
   fedpg play        render a trained policy to a GIF
   fedpg dashboard   runs on a web page: while they go on, or afterwards
+  fedpg export      a policy that runs without fedpg: NumPy or ONNX, with a model card
   fedpg bench       the speed of this machine: training against the bare simulator
   fedpg arena       every attack against every defence, and each defence's worst case
   fedpg reproduce   the paper's experiments: lists them, or runs what is missing
@@ -74,6 +76,7 @@ Examples:
   fedpg evaluate runs/ten/seed-0 --episodes 100
   fedpg play runs/ten/seed-0 --out cartpole.gif
   fedpg dashboard runs                                         every run below runs/, live in a browser
+  fedpg export runs/ten/seed-0 --to onnx                       a policy for any runtime, and what is known of it
   fedpg theory --agents 20 --byzantine 3 --epsilon 0.1         how many trajectories the theorem asks for
   fedpg federation create hospitals --sites 5 --address fl.example.org:8443
   fedpg reproduce figure1 --task CartPole-v1 --seeds 0:10      a figure of the paper, with its own curves beside ours
@@ -96,6 +99,7 @@ COMMANDS: dict[str, Command] = {
     "evaluate": Command(Evaluate, run_evaluate),
     "play": Command(Play, run_play),
     "dashboard": Command(Dashboard, run_dashboard),
+    "export": Command(Export, run_export),
     "bench": Command(Bench, run_bench),
     "theory": Command(Theory, run_theory),
     "theory lab": Command(Lab, run_theory_lab),
@@ -127,6 +131,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return code
     except (ConfigError, SimulationError, StorageError) as error:
         print(f"fedpg: {error}", file=sys.stderr)
+        if isinstance(error, ConfigError) and (what := hint(error)):
+            print(f"fedpg: {what}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("fedpg: interrupted", file=sys.stderr)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from fedpg.cli.arguments import check_positive, check_seed, on_signal, parse_seeds
 from fedpg.errors import ConfigError
+from fedpg.extras import need
 from fedpg.presets import renamed
 from fedpg.screen import clock, make_console, seconds_left
 
@@ -60,6 +61,7 @@ class Arena:
 
 
 def run_arena(command: Arena) -> int:
+    need("matplotlib", "PIL")
     from fedpg.arena.games import Cast, Ledger
     from fedpg.arena.players import ATTACKS, DEFENCES, base_config
     from fedpg.experiments.runner import say

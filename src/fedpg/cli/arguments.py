@@ -5,11 +5,13 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from fedpg.errors import ConfigError
+from fedpg.extras import EXTRAS, has, install
 
 MAX_SEEDS = 10_000
 
@@ -29,6 +31,19 @@ def parse_seeds(text: str) -> list[int]:
     if last - first > MAX_SEEDS:
         raise ConfigError(f"seeds {text!r} are {last - first} seeds; at most {MAX_SEEDS} go in one call")
     return list(range(first, last))
+
+
+def draw_curve(folder: Path, runs: Sequence[Any], title: str) -> None:
+    """curve.png of these runs; or one line that says what was left out, and how to get it."""
+    left_out = {"matplotlib": "curve.png", "tensorboardX": "TensorBoard's log"}
+    lacking = [module for module in left_out if not has(module)]
+    if "matplotlib" not in lacking:
+        from fedpg.plots import plot_curve
+
+        plot_curve(folder / "curve.png", [run.records for run in runs], title)
+    if lacking:
+        what = " and ".join(left_out[module] for module in lacking)
+        print(f"fedpg: without {what}: {install(*(EXTRAS[module][1] for module in lacking))}", file=sys.stderr)
 
 
 def check_seed(value: int) -> None:

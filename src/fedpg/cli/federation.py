@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import importlib.util
 import os
 import shlex
 import sys
@@ -13,11 +12,12 @@ from typing import Annotated, Any
 
 import tyro
 
-from fedpg.cli.arguments import on_signal
+from fedpg.cli.arguments import draw_curve, on_signal
 from fedpg.cli.dashboard import warn_plain
 from fedpg.cli.train import train_defaults
 from fedpg.config import Config, refuse_idle_attack, validate
 from fedpg.errors import ConfigError
+from fedpg.extras import need
 from fedpg.presets import make_config, refuse_idle, renamed
 
 
@@ -177,7 +177,6 @@ def run_create(command: Create) -> int:
 
 def run_serve(command: Serve) -> int:
     need_flower()
-    from fedpg.plots import plot_curve
     from fedpg.serving.serve import serve
     from fedpg.sites.folder import read_federation
     from fedpg.sites.journal import Journal
@@ -203,7 +202,7 @@ def run_serve(command: Serve) -> int:
                 journal=journal,
                 start_from=command.start_from,
             )
-        plot_curve(out / "curve.png", [run.records], run.config.title)
+        draw_curve(out, [run], run.config.title)
         print_summary([run], out)
     if not run.finished:
         print(f"Interrupted. Go on with: {shlex.join(words_of(command))}", file=sys.stderr)
@@ -264,7 +263,6 @@ def run_join(command: Join) -> int:
 
 def run_demo(command: Demo) -> int:
     need_flower()
-    from fedpg.plots import plot_curve
     from fedpg.serving.demo import demo, new_folder
     from fedpg.summary import print_summary
 
@@ -279,15 +277,14 @@ def run_demo(command: Demo) -> int:
             show(held, folder / "run", None)
         with on_signal(stop, "stopping after this round"):
             run = demo(config, command.seed, folder, command.quiet, stop)
-        plot_curve(folder / "run" / "curve.png", [run.records], run.config.title)
+        draw_curve(folder / "run", [run], run.config.title)
         print_summary([run], folder / "run")
     return 0 if run.finished else 130
 
 
 def need_flower() -> None:
     """Flower is an extra: most users never leave one machine."""
-    if importlib.util.find_spec("flwr") is None:
-        raise ConfigError("this needs Flower: pip install 'fedpg[flower]'")
+    need("flwr")
     os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
 
 

@@ -1,14 +1,16 @@
-"""`fedpg evaluate` and `fedpg play`: what a trained policy does."""
+"""`fedpg evaluate`, `fedpg play` and `fedpg export`: what a trained policy does, and how to take it away."""
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
+import numpy as np
 import tyro
 from rich.table import Table
 
 from fedpg.cli.arguments import check_positive, check_seed
 from fedpg.errors import ConfigError
+from fedpg.extras import need
 from fedpg.screen import make_console
 
 
@@ -22,7 +24,7 @@ class Evaluate:
     """
 
     run: Annotated[Path, tyro.conf.Positional]
-    """The run folder, or a policy file."""
+    """The run folder, a policy file, or an exported policy."""
     episodes: int = 100
     """How many greedy episodes; with --per-agent, of each agent."""
     per_agent: bool = False
@@ -42,7 +44,7 @@ class Play:
     """
 
     run: Annotated[Path, tyro.conf.Positional]
-    """The run folder, or a policy file."""
+    """The run folder, a policy file, or an exported policy."""
     out: Path = Path("play.gif")
     """The file to write."""
     episodes: int = 1
@@ -53,29 +55,77 @@ class Play:
     """The seed of the episodes' starts."""
 
 
-def run_evaluate(command: Evaluate) -> int:
+@dataclass(frozen=True)
+class Export:
+    """Write the policy of a run so that it runs without fedpg and without JAX, with a model card.
+
+    Examples:
+      fedpg export runs/demo --to numpy
+      fedpg export runs/demo --to onnx --out policy
+    """
+
+    run: Annotated[Path, tyro.conf.Positional]
+    """The run folder, or a policy file in one."""
+    to: Literal["numpy", "onnx"] = "numpy"
+    """policy.py and policy.npz, which need NumPy only; or policy.onnx."""
+    out: Path | None = None
+    """The folder to write; by default exported-numpy or exported-onnx in the run folder."""
+    episodes: int = 100
+    """Greedy episodes that the return on the card is of; 0: do not measure."""
+    seed: int = 0
+    """The seed of the episodes' starts."""
+
+
+def run_export(command: Export) -> int:
+    from fedpg.export import export_policy
+    from fedpg.export.network import network_of
+    from fedpg.training.checkpoint import policy_config
+
+    if command.episodes < 0:
+        raise ConfigError(f"episodes must be 0 or more, not {command.episodes}")
+    check_seed(command.seed)
+    if command.to == "onnx":
+        need("onnx")
+    problem, params = policy_of(command.run)
+    network_of(problem, params)  # what has none is refused before it is measured
+    folder = command.run if command.run.is_dir() else command.run.parent
+    config = policy_config(folder / "policy.safetensors" if command.run.is_dir() else command.run)
+    returns = greedy_returns(problem, params, command.episodes, command.seed) if command.episodes else np.zeros(0)
+    out = command.out or folder / f"exported-{command.to}"
+    for path in export_policy(problem, params, config, command.to, out, folder, returns):
+        print(path)
+    return 0
+
+
+def greedy_returns(problem: Any, params: Any, episodes: int, seed: int) -> np.ndarray:
+    """The returns of greedy episodes from fresh starts."""
     import jax
 
     from fedpg.server import evaluate
-    from fedpg.summary import each_table
     from fedpg.tasks import RoundKeys
-    from fedpg.training.each import measure
+
+    key = jax.random.key(seed)
+    return np.asarray(evaluate(problem, problem.policy.ravel(params), RoundKeys(key, key, 0), episodes)[0])
+
+
+def policy_of(path: Path, task: str | None = None) -> tuple[Any, Any]:
+    """The problem and the parameters of a run folder, a policy file or an exported policy."""
+    from fedpg.export import is_exported, load_exported
     from fedpg.training.load import read_policy
+
+    return load_exported(path) if is_exported(path) and task is None else read_policy(path, task)
+
+
+def run_evaluate(command: Evaluate) -> int:
     from fedpg.training.room import check_room, for_tests
 
     check_positive("episodes", command.episodes)
     check_seed(command.seed)
-    problem, params = read_policy(command.run, command.task)
+    problem, params = policy_of(command.run, command.task)
     check_room(for_tests(problem, command.episodes, "episodes"))
-    theta = problem.policy.ravel(params)
-    key = jax.random.key(command.seed)
     if command.per_agent:
-        if not problem.task.varied:
-            raise ConfigError(f"the agents of {command.run} do not differ: leave --per-agent out")
-        each = measure(problem, theta, RoundKeys(key, key, 0), command.episodes)
-        make_console().print(each_table(each))
-        return 0
-    returns = evaluate(problem, theta, RoundKeys(key, key, 0), command.episodes)[0]
+        return print_each(command, problem, params)
+    returns = greedy_returns(problem, params, command.episodes, command.seed)
     mean, std = float(returns.mean()), float(returns.std())
     error = std / command.episodes**0.5
     table = Table(title=f"{problem.task.id}: greedy policy of {command.run}")
@@ -93,13 +143,29 @@ def run_evaluate(command: Evaluate) -> int:
     return 0
 
 
+def print_each(command: Evaluate, problem: Any, params: Any) -> int:
+    """The returns in the task of every agent."""
+    import jax
+
+    from fedpg.summary import each_table
+    from fedpg.tasks import RoundKeys
+    from fedpg.training.each import measure
+
+    if not problem.task.varied:
+        raise ConfigError(f"the agents of {command.run} do not differ: leave --per-agent out")
+    key = jax.random.key(command.seed)
+    each = measure(problem, problem.policy.ravel(params), RoundKeys(key, key, 0), command.episodes)
+    make_console().print(each_table(each))
+    return 0
+
+
 def run_play(command: Play) -> int:
+    need("PIL")
     from fedpg.play import render
-    from fedpg.training.load import read_policy
 
     check_positive("episodes", command.episodes)
     check_seed(command.seed)
-    problem, params = read_policy(command.run, command.task)
+    problem, params = policy_of(command.run, command.task)
     returns = render(problem, params, command.out, command.episodes, command.seed)
     print(f"{command.out}: {len(returns)} episode(s), return {', '.join(f'{r:.0f}' for r in returns)}")
     return 0

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedpg.extras import need
+
 
 @dataclass(frozen=True)
 class Report:
@@ -19,6 +21,7 @@ class Report:
 
 
 def run_report(command: Report) -> int:
+    need("matplotlib", "PIL")
     from fedpg.arena.section import sections
     from fedpg.experiments.report import write_report
     from fedpg.experiments.runner import say

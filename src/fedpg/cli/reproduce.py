@@ -16,6 +16,8 @@ from rich.table import Table
 from fedpg.cli.arguments import check_folder_name, check_positive, check_seed, on_signal, parse_seeds
 from fedpg.config import Config
 from fedpg.errors import ConfigError
+from fedpg.extras import need
+from fedpg.machine import versions
 from fedpg.presets import defaults
 from fedpg.screen import clock, make_console
 
@@ -68,7 +70,7 @@ class Reproduce:
     adopt: tuple[Path, ...] = ()
     """Store the runs of these run folders of `fedpg train`, as far as they are, if an experiment has them."""
     engine: Literal["local", "ray"] = "local"
-    """Processes on this machine, or a Ray cluster (pip install 'fedpg[ray]')."""
+    """Processes on this machine, or a Ray cluster (the extra `ray`)."""
     address: str | None = None
     """Of the Ray cluster (`auto`: the one that runs here); without it a local one is started."""
     dry_run: bool = False
@@ -109,6 +111,8 @@ def run_reproduce(command: Reproduce) -> int:
     if not command.names:
         print_list(experiments, seeds, stored, command.trajectories)
         return 0
+    if not command.dry_run:
+        need("matplotlib", "PIL")  # for the pictures at the end
     configs = [shortened(config, command.trajectories) for config in configs_of(experiments)]
     todo = plan(configs, seeds, stored, again=command.old == "again")
     if todo.old and command.old == "verify":
@@ -245,7 +249,7 @@ def verify_stored(runs: Sequence["Stored"], results: Path) -> None:
         if likeness.same:
             store.save(results, run)
         outcome = f"{likeness}" if likeness.same else f"{likeness}: it stays under the code that made it"
-        alike = run.about["hardware"] == store.machine() and run.about["versions"] == store.versions()
+        alike = run.about["hardware"] == store.machine() and run.about["versions"] == versions()
         if likeness.same and not likeness.bits and alike:
             outcome += ", by these versions on a machine like this one: did the code change, or the number of cores?"
         say(f"{found.total()} of {len(runs)}: {run.config.name}, seed {run.seed}: {outcome}")

@@ -8,6 +8,7 @@ from typing import Any
 
 from fedpg.cli.arguments import check_positive, check_seed
 from fedpg.errors import ConfigError
+from fedpg.extras import need
 from fedpg.presets import renamed
 from fedpg.screen import make_console
 from fedpg.storage import StorageError
@@ -182,6 +183,7 @@ def _constants(command: Theory, given: dict[str, Any]) -> tuple[dict[str, Any], 
 
 
 def run_theory_lab(command: Lab) -> int:
+    need("matplotlib")
     from fedpg.theory.figures import draw
     from fedpg.theory.report import lab_tables
     from fedpg.theory.study import run_lab

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from fedpg.cli.arguments import on_signal, parse_seeds
+from fedpg.cli.arguments import draw_curve, on_signal, parse_seeds
 from fedpg.config import Config, refuse_idle_attack, validate
 from fedpg.errors import ConfigError
 from fedpg.presets import defaults, refuse_idle, renamed
@@ -77,7 +77,6 @@ def train_defaults(arguments: list[str]) -> Train:
 
 def run_train(command: Train) -> int:
     from fedpg.assembly import make_problem
-    from fedpg.plots import plot_curve
     from fedpg.summary import print_summary
     from fedpg.training import train_seeds
     from fedpg.training.folders import new_folder
@@ -100,7 +99,7 @@ def run_train(command: Train) -> int:
     stop = threading.Event()
     with on_signal(stop, "stopping after this round"):
         runs = train_seeds(problem, seeds, folder, command.resume, reporter, stop, start=start)
-    plot_curve(folder / "curve.png", [run.records for run in runs], config.title)
+    draw_curve(folder, runs, config.title)
     if not command.json:
         print_summary(runs, folder)
     if not all(run.finished for run in runs):

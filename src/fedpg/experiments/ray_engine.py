@@ -12,6 +12,7 @@ from fedpg.errors import ConfigError, SimulationError
 from fedpg.experiments.fingerprint import fingerprint
 from fedpg.experiments.runner import Engine
 from fedpg.experiments.work import Event, Unit, work
+from fedpg.extras import need
 
 
 def ray_engine(address: str | None, runs: Path, stop: threading.Event) -> tuple[Engine, int]:
@@ -20,10 +21,9 @@ def ray_engine(address: str | None, runs: Path, stop: threading.Event) -> tuple[
     Every machine of the cluster needs this version of `fedpg`. Run folders are on the machine that trains them;
     finished runs come back here.
     """
-    try:
-        import ray
-    except ImportError:
-        raise ConfigError("the engine ray needs Ray: pip install 'fedpg[ray]'") from None
+    need("ray")
+    import ray
+
     if not ray.is_initialized():
         try:
             with warnings.catch_warnings():

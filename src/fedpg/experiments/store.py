@@ -10,7 +10,6 @@ import time
 import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +19,8 @@ from fedpg.aggregators import RULES
 from fedpg.config import Config, from_json, to_json
 from fedpg.errors import ConfigError
 from fedpg.experiments.fingerprint import fingerprint
-from fedpg.machine import processor
-from fedpg.storage import StorageError, read_config, remove_unfinished, write_whole
+from fedpg.machine import processor, versions
+from fedpg.storage import StorageError, check_format, read_config, remove_unfinished, write_whole
 
 FORMAT = "fedpg run 1"
 LARGEST = 64 * 2**20
@@ -38,7 +37,6 @@ COLUMNS: dict[str, type] = {
 """One entry per row of the run's records; row 0 is the untrained policy. Floats are exact."""
 MEASURED = ("harm", "harm_step", "trajectories_agent", "steps_training", "bytes")
 """More columns of floats, which older runs do not have; NaN where nothing could be measured."""
-PACKAGES = ("fedpg", "jax", "jaxlib", "numpy", "optax", "gymnasium", "envpool", "mujoco")
 
 Key = tuple[Config, int]
 
@@ -109,17 +107,6 @@ def machine() -> dict[str, Any]:
         "cores": os.cpu_count() or 1,
         "system": f"{platform.system()} {platform.machine()}",
     }
-
-
-def versions() -> dict[str, str]:
-    """Python and the packages that compute."""
-    found = {"python": platform.python_version()}
-    for name in PACKAGES:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found
 
 
 UNKNOWN: dict[str, Any] = {
@@ -208,8 +195,7 @@ def unpack(data: bytes, path: Path) -> Stored:
         if len(raw) > LARGEST:
             raise ValueError("it is too large")
         content = json.loads(raw)
-        if content.pop("format") != FORMAT:
-            raise ValueError("it is of another format, perhaps of another version of fedpg")
+        check_format(path, content.pop("format"), FORMAT)
         config = from_json(content.pop("settings"))
         seed, code, columns = content.pop("seed"), content.pop("code"), content.pop("columns")
         known = type(seed) is int and 0 <= seed < 2**32 and isinstance(code, str)

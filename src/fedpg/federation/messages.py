@@ -19,7 +19,7 @@ from fedpg.config import Config, to_json
 from fedpg.problem import STATUSES, Broadcast, Schema
 
 FORMAT = 3
-"""Of the messages: both ends must speak the same."""
+"""Of the messages: both ends must speak the same. A change that the other end would misunderstand raises it."""
 EXTRA = 8192
 """Bytes of a message beyond its vectors, at the most."""
 KEY = 8
@@ -230,7 +230,11 @@ def check_sums(reply: Reply, config: Config, batches: int = 1) -> None:
 
 
 def _check(values: Mapping[str, Any], wanted: Mapping[str, type]) -> None:
-    """Exactly these names, each of exactly its type."""
+    """Of this format, exactly these names, each of exactly its type."""
+    theirs = values.get("format")
+    if type(theirs) is int and theirs != FORMAT:
+        where = "here" if theirs > FORMAT else "at the other end"
+        raise MessageError("wrong type", f"messages of format {theirs}, not {FORMAT}: update fedpg {where}")
     if set(values) != set(wanted):
         odd = sorted(map(str, set(values) ^ set(wanted)))[:5]
         raise MessageError("wrong type", f"a message with other entries than those agreed on: {', '.join(odd)[:200]}")
@@ -239,8 +243,6 @@ def _check(values: Mapping[str, Any], wanted: Mapping[str, type]) -> None:
             raise MessageError("wrong type", f"{name} is of type {type(values[name]).__name__}, not {kind.__name__}")
         if kind is str and len(values[name]) > 100:
             raise MessageError("too large", f"{name} has {len(values[name])} characters")
-    if values["format"] != FORMAT:
-        raise MessageError("wrong type", f"messages of format {values['format']}, not {FORMAT}: update fedpg")
 
 
 def _bytes(values: Any, kind: str) -> bytes:

@@ -1,4 +1,4 @@
-"""A federation over the network, on Flower: `pip install 'fedpg[flower]'`."""
+"""A federation over the network, on Flower, which comes with the extra `flower`."""
 
 import os
 

@@ -1,31 +1,29 @@
-"""The ClientApp: one agent's answer to a broadcast, for `flwr run` in simulation or on Flower's own SuperNodes."""
+"""What a ClientApp does: one agent's answer to a broadcast, in a simulation or on Flower's own SuperNodes."""
 
 import dataclasses
 import functools
 import logging
+from collections.abc import Callable
 from typing import Any
 
 from flwr.app import ConfigRecord, Context, Message, RecordDict
-from flwr.clientapp import ClientApp
 
-from fedpg.assembly import make_problem
+from fedpg.config import Config
 from fedpg.federation.messages import MessageError
 from fedpg.federation.site import Site, pack_memory, unpack_memory
 from fedpg.flower.exchange import RECORD
 from fedpg.flower.run_config import read_run_config
-
-app = ClientApp()
+from fedpg.problem import Problem
 
 
 class SiteError(RuntimeError):
     """The kind of an error at this node: Flower sends an error's text to the server."""
 
 
-@app.train()
-def train(message: Message, context: Context) -> Message:
+def answer(message: Message, context: Context, make: Callable[[Config], Problem]) -> Message:
     """A gradient from this node's own task: `task` in its node-config, or else that of the run."""
     try:
-        return _answer(message, context)
+        return _answer(message, context, make)
     except MessageError:  # it quotes the server's message, and nothing of this node
         raise
     except Exception as error:
@@ -34,9 +32,9 @@ def train(message: Message, context: Context) -> Message:
         raise SiteError(f"{type(error).__name__}; its text is in the node's own log") from None
 
 
-def _answer(message: Message, context: Context) -> Message:
+def _answer(message: Message, context: Context, make: Callable[[Config], Problem]) -> Message:
     settings = tuple(sorted(context.run_config.items()))
-    site = _site(settings, str(context.node_config.get("task", "")))
+    site = _site(settings, str(context.node_config.get("task", "")), make)
     values: Any = dict(message.content[RECORD])  # type: ignore[call-overload]
     agent = values.get("agent")
     # Flower keeps a node's state between its messages; the process may be gone, or serve another node meanwhile.
@@ -50,7 +48,7 @@ def _answer(message: Message, context: Context) -> Message:
 
 
 @functools.cache
-def _site(settings: tuple[tuple[str, Any], ...], task: str) -> Site:
+def _site(settings: tuple[tuple[str, Any], ...], task: str, make: Callable[[Config], Problem]) -> Site:
     """Kept for as long as the process lives: all rounds in simulation, one message on a SuperNode."""
     config = read_run_config(dict(settings)).config
-    return Site(make_problem(dataclasses.replace(config, task=task or config.task)))
+    return Site(make(dataclasses.replace(config, task=task or config.task)))

@@ -1,32 +1,32 @@
-"""The ServerApp: the same training as `fedpg train`, with the nodes of a Flower run as its agents."""
+"""What a ServerApp does: the same training as `fedpg train`, with the nodes of a Flower run as its agents."""
 
 import threading
 from collections.abc import Callable
 from pathlib import Path
 
 from flwr.app import Context
-from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp import Grid
 
+from fedpg.config import Config
+from fedpg.federation.site import refuse_collusion
 from fedpg.flower.exchange import Exchange
 from fedpg.flower.run_config import read_run_config
-from fedpg.sites.folder import make_federated
+from fedpg.problem import Problem
 from fedpg.sites.ledger import FILE, Ledger
-from fedpg.training import train_seeds
+from fedpg.training import Run, train_seeds
 from fedpg.training.folders import check_folder, make_folder, new_folder
 from fedpg.training.progress import Lines
 
 POLL = 0.2
 """Seconds between two looks for replies: each is a request to the SuperLink."""
 
-app = ServerApp()
 
-
-@app.main()
-def main(grid: Grid, context: Context) -> None:
+def train(grid: Grid, context: Context, make: Callable[[Config], Problem]) -> Run:
     """Rounds with the nodes of this run, and a run folder."""
     wanted = read_run_config(context.run_config)
     config, stop = wanted.config, threading.Event()
-    problem = make_federated(config)
+    problem = make(config)
+    refuse_collusion(problem)
     out = (Path(wanted.out) if wanted.out else new_folder(config)).resolve()  # Flower decides where this process runs
     check_folder(out, config, wanted.seed, resume=True)
     make_folder(out, config, wanted.seed)  # the ledger is in it, and begins before the run
@@ -43,7 +43,7 @@ def main(grid: Grid, context: Context) -> None:
         poll=POLL,
         rounds=wanted.rounds,
     )
-    train_seeds(problem, [wanted.seed], out, True, reporter, stop, exchange)
+    return train_seeds(problem, [wanted.seed], out, True, reporter, stop, exchange)[0]
 
 
 def numbered(grid: Grid, agents: int) -> Callable[[], dict[int, int]]:

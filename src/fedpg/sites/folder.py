@@ -14,6 +14,7 @@ from fedpg.assembly import make_problem
 from fedpg.config import Config, from_json, to_json
 from fedpg.errors import ConfigError
 from fedpg.federation.site import refuse_collusion
+from fedpg.machine import versions
 from fedpg.problem import Problem
 from fedpg.sites.certificates import public_half, read_public_key, write_authority, write_site_key
 from fedpg.sites.gathering import check_quorum
@@ -123,13 +124,16 @@ def make_federated(config: Config) -> Problem:
 def _fill(folder: Path, federation: Federation, size: int, host: str, port: int) -> None:
     """Everything that is in the folder of a federation."""
     address, names = federation.address, federation.sites
+    ours = versions().get("fedpg", "")
     (folder / "keys").mkdir()
     (folder / "sites").mkdir()
     write_authority(folder, hosts_of(host))
     for number, name in zip(federation.numbers, names, strict=True):
         fill_site(folder / "sites" / name, federation, name, number, size, folder)
         write_whole(folder / "keys" / f"{name}.pub", public_half(folder / "sites" / name / "site.key"))
-    page = PAGE.format(folder=federation.folder, address=address, listen=federation.listen, sites=len(names), port=port)
+    page = PAGE.format(
+        folder=federation.folder, address=address, listen=federation.listen, sites=len(names), port=port, version=ours
+    )
     write_whole(folder / "README.md", page)
     write_federation(folder, federation)
 
@@ -144,7 +148,10 @@ def fill_site(mine: Path, federation: Federation, name: str, number: int, size: 
     config = dataclasses.replace(config, agents=max(config.agents, number + 1))
     about = {"name": name, "agent": number, "address": federation.address, "parameters": size}
     write_whole(mine / SITE_FILE, SITE_HEAD + to_toml(about | {"settings": to_json(config)}))
-    write_whole(mine / "README.md", SITE_PAGE.format(name=name, address=federation.address, task=config.task))
+    page = SITE_PAGE.format(
+        name=name, address=federation.address, task=config.task, version=versions().get("fedpg", "")
+    )
+    write_whole(mine / "README.md", page)
 
 
 def write_federation(folder: Path, federation: Federation) -> None:

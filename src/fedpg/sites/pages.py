@@ -23,9 +23,9 @@ PAGE = """\
    them. What it needs is `federation.toml`, `ca.crt`, `server.crt`, `server.key` and `keys/`.
 2. **Put `ca.key` away**, off this machine. Whoever has it can pretend to be the server. It is needed again for
    `fedpg federation renew`, which renews the server's certificate.
-3. **At each site**: `pip install 'fedpg[flower]'`, then `fedpg join site-0 --task package.module:factory`, where the
-   factory makes that site's own Gymnasium environment. Its observations and actions must have the sizes of those of the
-   server's task.
+3. **At each site**: install fedpg {version} with its extra `flower`, from a wheel or a checkout that you hand out too,
+   then `fedpg join site-0 --task package.module:factory`, where the factory makes that site's own Gymnasium
+   environment. Its observations and actions must have the sizes of those of the server's task.
 4. **Here**: open TCP port {port} to the sites, then `fedpg serve {folder}`. It waits for a quorum, trains, and writes
    the run into `run/`. Stopped or killed, it goes on from its checkpoint when it is started again.
 
@@ -37,7 +37,9 @@ SITE_PAGE = """\
 
 This folder makes you a site of the federation at {address}. `site.key` is your private key: keep it to yourself.
 
-    pip install 'fedpg[flower]'
+Install fedpg {version} with its extra `flower`: `pip install 'fedpg-{version}-py3-none-any.whl[flower]'` for a
+wheel that came with this folder, or `pip install '.[flower]'` in a checkout. Then:
+
     fedpg join . --task package.module:factory
 
 `factory` makes your own Gymnasium environment, with observations and actions of the sizes of {task}. What leaves this

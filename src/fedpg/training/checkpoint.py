@@ -26,6 +26,8 @@ NEW_SETTINGS: dict[str, Any] = {
     "algorithm_options": [],
     "trace": 1.0,
     "categorical": "paper",
+    "vary": [],
+    "vary_seed": 0,
 }
 """Settings that the checkpoints of older versions do not have, and what they stood at."""
 RECORDS = "records.jsonl"

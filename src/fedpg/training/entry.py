@@ -14,6 +14,7 @@ from fedpg.assembly import MakePolicy, make_problem
 from fedpg.attacks import Attack, Scene, as_attack
 from fedpg.config import STRINGS, Config, PresetName, refuse_idle_attack
 from fedpg.errors import ConfigError
+from fedpg.extras import has
 from fedpg.policies import Params, Policy
 from fedpg.presets import make_config, renamed
 from fedpg.problem import Algorithm
@@ -144,7 +145,7 @@ def train(
         reporter = Silent()
     theta = None if start is None else read_start(start, problem)
     runs = train_seeds(problem, [seed] if seeds is None else seeds, out, resume, reporter, stop, start=theta)
-    if out is not None:
+    if out is not None and has("matplotlib"):
         from fedpg.plots import plot_curve
 
         plot_curve(Path(out) / "curve.png", [run.records for run in runs], config.title)

@@ -5,8 +5,6 @@ from types import TracebackType
 from typing import Self
 
 import numpy as np
-from tensorboardX import SummaryWriter
-from tensorboardX.proto.summary_pb2 import Summary
 
 from fedpg.storage import StorageError
 from fedpg.training.harm import Harm
@@ -17,6 +15,11 @@ class Events:
     """Writes what people watch while a run goes on."""
 
     def __init__(self, folder: Path, first: int) -> None:
+        # Here, because a run without these files needs no tensorboardX.
+        from tensorboardX import SummaryWriter
+        from tensorboardX.proto.summary_pb2 import Summary
+
+        self.summary = Summary
         # Rounds that an interrupted run had written beyond its checkpoint are superseded.
         # The queue to the writing thread is long, so that no round waits for the disk.
         self.writer = SummaryWriter(str(folder), purge_step=first if first > 1 else None, max_queue=1000)
@@ -54,5 +57,6 @@ class Events:
 
     def _event(self, values: dict[str, float], step: int) -> None:
         # One event with all values: tensorboardX's add_scalar, one event each, would take a tenth of the run.
-        entries = [Summary.Value(tag=tag, simple_value=float(v)) for tag, v in values.items() if np.isfinite(v)]
-        self.writer.file_writer.add_summary(Summary(value=entries), step)
+        known = {tag: float(v) for tag, v in values.items() if np.isfinite(v)}
+        entries = [self.summary.Value(tag=tag, simple_value=value) for tag, value in known.items()]
+        self.writer.file_writer.add_summary(self.summary(value=entries), step)

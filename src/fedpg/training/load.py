@@ -2,7 +2,6 @@
 
 import dataclasses
 from pathlib import Path
-from typing import Any
 
 from fedpg.assembly import MakePolicy, make_problem
 from fedpg.config import Config
@@ -52,9 +51,13 @@ def refuse_several(path: Path) -> None:
         raise ConfigError(f"{path} holds the runs of several seeds: give one of {names}")
 
 
+def plain(config: Config) -> Config:
+    """The settings, without how a policy was trained."""
+    return dataclasses.replace(config, **{name: getattr(Config, name) for name in TRAINED_BY})
+
+
 def _to_use(config: Config, task: AnyTask | None, policy: Policy | MakePolicy | None = None) -> Problem:
-    plain: dict[str, Any] = {name: getattr(Config, name) for name in TRAINED_BY}
-    config = dataclasses.replace(config, **plain)
+    config = plain(config)
     if task is None:
         try:
             found = make_task(config.task)

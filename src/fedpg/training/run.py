@@ -15,6 +15,7 @@ from jax import Array
 
 from fedpg.columns import blas, columns_are_alone
 from fedpg.errors import ConfigError, Stopped
+from fedpg.extras import has
 from fedpg.federation import Local
 from fedpg.machine import cores
 from fedpg.problem import Federation, Problem, State, make_broadcast
@@ -195,7 +196,9 @@ class _Training:
         before, warned = self.records.steps, False
         with contextlib.ExitStack() as held:
             first = len(self.records) + 1
-            self.events = None if self.folder is None else held.enter_context(Events(self.folder, first))
+            self.events = None
+            if self.folder is not None and has("tensorboardX"):
+                self.events = held.enter_context(Events(self.folder, first))
             beside = held.enter_context(ThreadPoolExecutor(1))
             testing = self._test(beside)
             try:

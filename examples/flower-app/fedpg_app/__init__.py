@@ -1,1 +1,0 @@
-"""FedPG-BR as a Flower app."""

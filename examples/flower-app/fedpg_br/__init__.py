@@ -1,0 +1,1 @@
+"""fedpg_br: FedPG-BR, federated policy gradients with Byzantine agents."""
