@@ -224,6 +224,10 @@ def accepts(words: list[str]) -> bool:
         return ended.code == 0
 
 
+def test_the_readme_is_short():
+    assert len((ROOT / "README.md").read_text().split()) <= 800
+
+
 @pytest.mark.parametrize("command", commands(), ids=lambda command: f"{command.where} {command.words}")
 def test_every_command_is_accepted(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
