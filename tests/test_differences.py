@@ -231,3 +231,10 @@ def test_the_command_line_says_what_each_agent_gets(tmp_path: Path, capsys: pyte
     assert "unseen tasks" in printed
     assert main(["evaluate", str(tmp_path / "run"), "--per-agent", "--episodes", "3"]) == 0
     assert "worst" in capsys.readouterr().out
+    words = ["adapt", str(tmp_path / "run"), "--trajectories", "8", "--episodes", "2", "--out", str(tmp_path / "own")]
+    assert main(words) == 2
+    assert "--agent" in capsys.readouterr().err
+    assert main([*words, "--agent", "1"]) == 0
+    assert re.search(r"common.*adapted", capsys.readouterr().out, re.DOTALL)
+    config = fedpg.load(tmp_path / "own").config
+    assert (config.agents, config.vary[0][:12]) == (1, "half_length=")

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import tyro
 
+from fedpg.cli.adapt import Adapt, run_adapt
 from fedpg.cli.arena import Arena, run_arena
 from fedpg.cli.bench import Bench, run_bench
 from fedpg.cli.dashboard import Dashboard, run_dashboard
@@ -48,6 +49,7 @@ fedpg: several agents learn one policy together, while some of them fail or lie.
   fedpg train       train a policy by a federation of agents
   fedpg evaluate    the return of a trained policy, greedy
   fedpg play        render a trained policy to a GIF
+  fedpg adapt       go on alone from the common policy, in the task of one agent
   fedpg dashboard   runs on a web page: while they go on, or afterwards
   fedpg export      a policy that runs without fedpg: NumPy or ONNX, with a model card
   fedpg bench       the speed of this machine: training against the bare simulator
@@ -98,6 +100,7 @@ COMMANDS: dict[str, Command] = {
     "train": Command(Train, run_train, train_defaults),
     "evaluate": Command(Evaluate, run_evaluate),
     "play": Command(Play, run_play),
+    "adapt": Command(Adapt, run_adapt),
     "dashboard": Command(Dashboard, run_dashboard),
     "export": Command(Export, run_export),
     "bench": Command(Bench, run_bench),

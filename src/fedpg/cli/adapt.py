@@ -1,0 +1,90 @@
+"""`fedpg adapt`: from the common policy to one of a site's own."""
+
+import dataclasses
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from rich.table import Table
+
+from fedpg.cli.arguments import check_positive, check_seed, on_signal
+from fedpg.errors import ConfigError
+from fedpg.presets import defaults
+from fedpg.screen import make_console
+
+
+@dataclass(frozen=True)
+class Adapt:
+    """Go on alone from the policy of a run, in the task of one agent, and see what that gains.
+
+    Examples:
+      fedpg adapt runs/poles --agent 3
+      fedpg adapt runs/demo --task my_plant:make --trajectories 200
+    """
+
+    run: Annotated[Path, tyro.conf.Positional]
+    """The run folder, or a policy file."""
+    agent: int | None = None
+    """Whose task, of a run whose agents differ."""
+    task: str | None = None
+    """Or a task of your own, with the observations and actions of the run's."""
+    trajectories: int = 100
+    """How many more trajectories are sampled there."""
+    episodes: int = 100
+    """Greedy episodes before and after."""
+    seed: int = 0
+    """The seed of what is sampled."""
+    out: Path | None = None
+    """Where the run is written; by default a new folder in `runs`."""
+
+
+def run_adapt(command: Adapt) -> int:
+    import jax
+
+    from fedpg.arena.players import own_words
+    from fedpg.assembly import make_problem
+    from fedpg.server import evaluate
+    from fedpg.tasks import RoundKeys
+    from fedpg.training import train_seeds
+    from fedpg.training.checkpoint import policy_config
+    from fedpg.training.folders import new_folder
+    from fedpg.training.load import POLICY, refuse_several
+    from fedpg.training.progress import make_reporter
+    from fedpg.training.start import read_start
+
+    for name in ("trajectories", "episodes"):
+        check_positive(name, getattr(command, name))
+    check_seed(command.seed)
+    refuse_several(command.run)
+    common = policy_config(command.run / POLICY if command.run.is_dir() else command.run)
+    if (command.agent is None) == (command.task is None):
+        raise ConfigError("adapt to whom? Give --agent, of a run whose agents differ, or --task")
+    words: tuple[str, ...] = ()
+    if command.agent is not None:
+        if not common.vary:
+            raise ConfigError(f"the agents of {command.run} do not differ: give --task, the task to adapt to")
+        if not 0 <= command.agent < common.agents:
+            raise ConfigError(f"agent must be from 0 to {common.agents - 1}, not {command.agent}")
+        words = own_words(common, command.agent)
+    alone = defaults(common.task, "best", agents=1)
+    same = ("hidden", "activation", "categorical", "gaussian", "policy", "horizon", "test_horizon", "batch")
+    settings = {name: getattr(common, name) for name in same} | {"vary": words, "trajectories": command.trajectories}
+    config = dataclasses.replace(alone, task=command.task or common.task, **settings)
+    problem = make_problem(config)
+    start = read_start(command.run, problem)
+    folder = command.out or new_folder(config)
+    stop = threading.Event()
+    with on_signal(stop, "stopping after this round"):
+        run = train_seeds(problem, [command.seed], folder, False, make_reporter(config), stop, start=start)[0]
+    key = jax.random.key(command.seed)
+    table = Table(title=f"{problem.task.id}: greedy return of {command.episodes} episodes")
+    for name in ("policy", "mean", "standard error"):
+        table.add_column(name, justify="left" if name == "policy" else "right")
+    for name, theta in (("common", start), ("adapted", problem.policy.ravel(run.policy.params))):
+        returns = evaluate(problem, theta, RoundKeys(key, key, 0), command.episodes)[0]
+        table.add_row(name, f"{returns.mean():.1f}", f"{returns.std() / command.episodes**0.5:.1f}")
+    make_console().print(table)
+    print(f"The adapted policy is in {folder}")
+    return 0 if run.finished else 130
