@@ -91,6 +91,8 @@ def test_curves_are_chosen_by_words_of_their_names():
     assert labels == {
         *("SVRPG (K=1)", "FedSVRPG-M", "natural steps, the server alone", "natural steps, one agent alone"),
     }
+    (one,) = find(["algorithms"], ["CartPole-v1"], ["honest agents: natural steps, compass"])
+    assert [len(panel.curves) for panel in one.panels] == [1]
     with pytest.raises(ConfigError, match=r"no curve has 'zork' in its name; there are: .*FedPG-BR"):
         find(["figure1"], [], ["zork"])
 

@@ -54,7 +54,8 @@ class Reproduce:
     task: tuple[str, ...] = ()
     """Only the panels of these tasks."""
     only: tuple[str, ...] = ()
-    """Only the curves with one of these words in their name (`--only natural "server alone"`)."""
+    """Only the curves with one of these words in their name or their panel's (`--only natural "server alone"`, `--only
+    "honest agents: FedPG-BR"`)."""
     seeds: str = "0:10"
     """One seed (`3`), several (`0,1,5`), or a range without its end (`0:10`)."""
     trajectories: int | None = None

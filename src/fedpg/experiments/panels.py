@@ -56,11 +56,13 @@ class Experiment:
         return replace(self, panels=tuple(p for p in self.panels if p.task in tasks))
 
     def only(self, words: Sequence[str]) -> "Experiment":
-        """The curves only whose label has one of these words in it, all if there is none; no panel without curves."""
+        """The curves only with one of these words in `panel: curve`, all if there is none; no panel without curves."""
         if not words:
             return self
         panels = (
-            replace(p, curves=tuple(c for c in p.curves if any(w.lower() in c.label.lower() for w in words)))
+            replace(
+                p, curves=tuple(c for c in p.curves if any(w.lower() in f"{p.title}: {c.label}".lower() for w in words))
+            )
             for p in self.panels
         )
         return replace(self, panels=tuple(panel for panel in panels if panel.curves))
