@@ -2,11 +2,12 @@
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/installed
+DOCUMENTING := .venv/documenting
 
 # Three at a time on two cores: some wait for other processes.
 PYTEST := $(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo test test-more test-fast test-kernels test-package test-pythons lint reproduce bench clean
+.PHONY: demo test test-more test-fast test-kernels test-package test-pythons lint docs gallery reproduce bench clean
 
 demo: $(INSTALLED)  ## ten agents, three of them Byzantine, learn CartPole
 	@folder=runs/demo-$$(date +%Y%m%d-%H%M%S) && \
@@ -43,6 +44,14 @@ lint: $(INSTALLED)  ## style and types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+docs: $(DOCUMENTING)  ## the documentation as a site in site/, without the internet; then checks it
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	$(BIN)/python tests/check_site.py site
+
+gallery: $(INSTALLED)  ## draws the pictures of docs/gallery.md again: a minute
+	for script in examples/gallery/*.py; do $(BIN)/python $$script docs/pictures/$$(basename $$script .py).png || exit 1; done
+	$(BIN)/python -c 'import sys; from PIL import Image; [Image.open(p).convert("RGB").quantize(64).save(p, optimize=True) for p in sys.argv[1:]]' docs/pictures/*.png
+
 reproduce: $(INSTALLED)  ## every experiment on CartPole, ten seeds each, and the report: about an hour on two cores
 	$(BIN)/fedpg reproduce all --task CartPole-v1 --seeds 0:10
 	$(BIN)/fedpg report
@@ -56,5 +65,9 @@ $(INSTALLED): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[all,dev,flower-simulation]'
 	touch $@
 
+$(DOCUMENTING): $(INSTALLED)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[docs]'
+	touch $@
+
 clean:  ## the virtual environment and the caches, not the runs
-	rm -rf .venv build src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv build site src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,31 @@
+"""Learning curves under attack, from the games that are stored in results/arena."""
+
+import json
+import sys
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+RESULTS = Path(__file__).parents[2] / "results" / "arena"
+stored = json.loads((RESULTS / "CartPole-v1-natural-K10-3-500-6126e5d9.json").read_text())
+DEFENCES = {
+    "compass": "compass",
+    "fltrust": "fltrust",
+    "median": "median",
+    "fedpg": "the paper's",
+    "mean": "no defence",
+}
+ATTACKS = ("no attack", "sign-flipping", "normalized")
+
+figure, panels = plt.subplots(1, len(ATTACKS), figsize=(8.5, 3), sharey=True, layout="constrained")
+for axes, attack in zip(panels, ATTACKS, strict=True):
+    for defence, label in DEFENCES.items():
+        curves = [g["curve"] for g in stored["games"] if (g["attack"], g["defence"]) == (attack, defence)]
+        axes.plot(np.linspace(0, 500, len(curves[0])), np.mean(curves, axis=0), label=label)
+    axes.set_title(attack)
+    axes.set_xlabel("trajectories")
+    axes.grid(alpha=0.3)
+panels[0].set_ylabel("greedy return, mean of 3 seeds")
+panels[1].legend(fontsize=8)
+figure.savefig(sys.argv[1] if len(sys.argv) > 1 else "under_attack.png", dpi=72)
