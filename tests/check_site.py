@@ -2,8 +2,8 @@
 
     python tests/check_site.py site
 
-Links that a reader may click can lead elsewhere; what a browser loads by itself may not: no script, style, font, picture
-or frame. MkDocs checks links between pages; this checks what it built, the theme's part too.
+Links that a reader may click can lead elsewhere; what a browser loads by itself may not: no script, style, font,
+picture or frame. MkDocs checks links between pages; this checks what it built, the theme's part too.
 """
 
 import re

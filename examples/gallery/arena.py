@@ -31,4 +31,4 @@ for (row, column), share in np.ndenumerate(shares):
 axes.set_xticks(range(len(defences)), defences, rotation=35, ha="right")
 axes.set_yticks(range(len(attacks)), attacks, fontsize=8)
 axes.set_title("learnt under attack, in % of ten honest agents (CartPole, three liars of ten)", fontsize=9)
-figure.savefig(sys.argv[1] if len(sys.argv) > 1 else "arena.png", dpi=72)
+figure.savefig(sys.argv[1] if len(sys.argv) > 1 else "arena.png", dpi=120)

@@ -28,4 +28,4 @@ for axes, attack in zip(panels, ATTACKS, strict=True):
     axes.grid(alpha=0.3)
 panels[0].set_ylabel("greedy return, mean of 3 seeds")
 panels[1].legend(fontsize=8)
-figure.savefig(sys.argv[1] if len(sys.argv) > 1 else "under_attack.png", dpi=72)
+figure.savefig(sys.argv[1] if len(sys.argv) > 1 else "under_attack.png", dpi=120)
