@@ -43,7 +43,7 @@ def test_the_long_description_shows_where_there_is_no_repository():
     text = (ROOT / PROJECT["readme"]["file"]).read_text()
     targets = re.findall(r"\]\(([^)\s]+)\)", text)
     assert [target for target in targets if not target.startswith("https://")] == []
-    assert set(re.findall(r"(?m)^\| `([\w-]+)` \|", text)) == set(EXTRA) - {"dev"}
+    assert set(re.findall(r"(?m)^\| `([\w-]+)` \|", text)) == set(EXTRA) - {"dev", "docs"}
 
 
 def test_the_source_distribution_holds_what_is_under_version_control():

@@ -27,5 +27,5 @@ for axes, attack in zip(panels, ATTACKS, strict=True):
     axes.set_xlabel("trajectories")
     axes.grid(alpha=0.3)
 panels[0].set_ylabel("greedy return, mean of 3 seeds")
-panels[1].legend(fontsize=8)
+panels[0].legend(fontsize=8, loc="lower right")
 figure.savefig(sys.argv[1] if len(sys.argv) > 1 else "under_attack.png", dpi=120)
