@@ -75,7 +75,9 @@ def main() -> None:
     write_whole(path, picture.getvalue())
     for name, runs in found.items():
         ends = [run.return_at(LENGTH) for run in runs]
-        print(f"{name}: {np.mean(ends):.0f} at {LENGTH} trajectories, harm {np.mean([r.mean_harm() for r in runs]):.1f}")
+        print(
+            f"{name}: {np.mean(ends):.0f} at {LENGTH} trajectories, harm {np.mean([r.mean_harm() for r in runs]):.1f}"
+        )
     print(path)
 
 
