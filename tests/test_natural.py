@@ -103,7 +103,7 @@ def start(size: int, kl: float = 0.02) -> Stride:
 
 
 @pytest.mark.parametrize("name", POLICIES)
-@pytest.mark.parametrize("kl", [1e-4, 0.01])
+@pytest.mark.parametrize("kl", [2e-3, 0.01])
 def test_the_first_step_has_the_divergence_that_it_should(name: str, kl: float):
     policy = POLICIES[name]
     theta = policy.init(jax.random.key(1))
@@ -148,16 +148,6 @@ def test_a_slope_that_is_left_makes_the_next_step_longer_and_one_that_has_turned
     assert found[0] > 0.01 == pytest.approx(found[1], rel=1e-3)
     assert found[1] > found[2] > found[3]
     assert found[3] == pytest.approx(0.01 * SHORTER, rel=1e-3)
-
-
-def test_a_slope_that_was_half_noise_is_compared_with_the_other_half():
-    def after(trust: float) -> float:
-        last = Stride(jnp.ones(1), jnp.asarray(1.0), jnp.asarray(0.01), jnp.asarray(1.0), jnp.asarray(trust))
-        return float(next_kl(last, jnp.asarray([0.3]), keep=0.35))
-
-    assert after(1.0) < 0.01 < after(0.5)
-    assert after(0.5) == after(0.1) == after(-1.0)  # half is believed at the least
-    assert after(1.0) == after(1.7)
 
 
 @given(left=st.floats(-1e6, 1e6), kl=st.floats(SHORTEST, LONGEST))

@@ -20,16 +20,14 @@ from fedpg.policies import Policy
 from fedpg.problem import Algorithm, Federation, Memory, Outcome, Problem, State, make_broadcast
 from fedpg.server import Server
 
-SHORTEST, LONGEST = 1e-6, 0.1
-"""Of all steps, as KL divergences."""
+SHORTEST, LONGEST = 1e-3, 0.1
+"""Of all steps, as KL divergences, before trust shortens them."""
 GAIN, SHORTER, LONGER = 1.5, 0.25, 2.0
 """How fast divergences follow the slopes, and by which factors they change from step to step at the most."""
 FASTER, SLOWER = 1.5, 4.0
 """The rate, the length of a move over that of mu, grows and falls by these factors from step to step at the most."""
 TOO_FAR = 1.5
 """A step whose divergence is so many times that of the quadratic model is halved until it is not."""
-LEAST = 0.5
-"""So much of a slope is believed at the least, when it is compared with what is left of it."""
 DOUBT = 0.2
 """The weight of a new round in the average of what the server confirms."""
 
@@ -102,11 +100,9 @@ def next_kl(last: Stride, mu: Array, keep: float) -> Array:
     """The divergence of the next step: larger if more than `keep` of the last one's slope was left at its end.
 
     With x the last move, mu_t . x / mu_{t-1} . x is what is left. On a parabola that is 1 - |x| / (the best length);
-    where mu is noise, the slope at the beginning was an illusion, and about nothing is left. Some of it always was: the
-    trust says how much, and what is left is compared with the rest.
+    where mu is noise, the slope at the beginning was an illusion, and about nothing is left.
     """
-    left = _share(mu @ last.move, last.slope * jnp.clip(last.trust, LEAST, 1.0))
-    left = jnp.where(last.slope > 0, left, keep)
+    left = jnp.where(last.slope > 0, _share(mu @ last.move, last.slope), keep)
     return jnp.clip(last.kl * jnp.clip(jnp.exp(GAIN * (left - keep)), SHORTER, LONGER), SHORTEST, LONGEST)
 
 
