@@ -212,7 +212,9 @@ def test_ones_own_rule_that_changed_is_played_again(tmp_path: Path, monkeypatch)
 
 def test_a_return_that_is_no_number_is_an_error_that_names_the_game():
     problem = pairings_of(BASE, [("sign-flipping", "mean")])["sign-flipping", "mean"].problem
-    records = games_of._play(problem, 0, threading.Event(), lambda share: None)
+    played = games_of._play(problem, 0, threading.Event(), lambda share: None)
+    assert played is not None
+    records, _ = played
     records.tests[-1] = np.array([np.nan])
     with pytest.raises(SimulationError, match="sign-flipping against mean, seed 0"):
         result_of(Game("sign-flipping", "mean", 0), "", records)

@@ -197,6 +197,8 @@ CHOOSING = {
 """These import everything that a name may stand for; which of it a run depends on is in its settings."""
 ELSEWHERE = {("policies/mlp.py", "columns.py")}
 """Of this a compiled run uses nothing: products of NumPy."""
+DIFFERENT = {"tasks/differences.py", "tasks/models.py"}
+"""Of these a run whose agents are alike uses nothing."""
 CONFIGS = {
     f"{task}, {algorithm}, {aggregator}, {policy}": make_config(
         task, "released", algorithm, aggregator=aggregator, policy=policy
@@ -230,7 +232,7 @@ def test_the_fingerprint_covers_everything_that_a_run_imports(config: Config):
     assert {"training/rounds.py", "training/records.py", "assembly.py", "federation/local.py"} <= covered
     compiled = config.task == "CartPole-v1"
     for name in covered - CHOOSING:
-        needs = imported(name) - WORDS - CHOOSING
+        needs = imported(name) - WORDS - CHOOSING - DIFFERENT
         if compiled:
             needs -= {other for this, other in ELSEWHERE if this == name}
         assert needs <= covered, name
@@ -238,7 +240,7 @@ def test_the_fingerprint_covers_everything_that_a_run_imports(config: Config):
     pieces = {"tasks/cartpole.py": compiled, "tasks/pool.py": not compiled, "tasks/simulators.py": not compiled}
     pieces |= {f"algorithms/{x.replace('-', '_')}.py": config.algorithm == x for x in BUILT_IN}
     pieces |= {"algorithms/released.py": config.algorithm in ("svrpg", "fedpg-br")}
-    pieces |= {"policies/own.py": config.policy != "mlp"}
+    pieces |= {"policies/own.py": config.policy != "mlp"} | dict.fromkeys(DIFFERENT, False)
     for room in ("tasks", "algorithms", "policies"):
         for path in (BASE / room).rglob("*.py"):
             name = path.relative_to(BASE).as_posix()
@@ -246,6 +248,7 @@ def test_the_fingerprint_covers_everything_that_a_run_imports(config: Config):
     judging = {"mean": [], "fedpg": ["fedpg", "sigma"], "nnm+krum": ["distances", "parts", "pre"]}[config.aggregator]
     found = sorted(Path(name).stem for name in covered if name.startswith("aggregators/"))
     assert found == sorted(["aggregator", "guards", *judging])
+    assert set(decisive(dataclasses.replace(config, vary=("gravity=0.1",)))) == covered | DIFFERENT
     lying = decisive(dataclasses.replace(config, byzantine=1, attack="opt-ipm"))
     assert {"attacks/adaptive.py", "attacks/crafted.py"} <= set(lying) - covered
 
