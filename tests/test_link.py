@@ -43,7 +43,7 @@ from fedpg.flower.web import Server as HttpServer
 from fedpg.problem import make_broadcast
 from fedpg.serving.join import join
 from fedpg.sites.folder import Federation, read_site
-from fedpg.sites.ledger import Ledger
+from fedpg.sites.ledger import NOTES, Ledger
 
 pytestmark = pytest.mark.network
 
@@ -283,6 +283,16 @@ def test_strangers_do_not_fill_the_ledger(tmp_path: Path, monkeypatch: pytest.Mo
     ledger._silent_until = 0.0  # ten seconds later
     ledger.stranger()
     assert "50" in said[1]
+
+
+def test_a_site_does_not_fill_the_ledger(tmp_path: Path):
+    said: list[str] = []
+    ledger = Ledger(["site-0", "site-1"], tmp_path / "events.jsonl", said.append)
+    for _ in range(200):
+        ledger.note(0, "stale reply", "again")
+    assert NOTES <= len(said) == len((tmp_path / "events.jsonl").read_text().splitlines()) <= NOTES + 1
+    ledger.note(1, "stale reply", "of another")
+    assert said[-1].startswith("site-1")
 
 
 def test_only_flowers_fleet_api_is_served(listening: tuple[Federation, Link, Ledger]):

@@ -26,7 +26,9 @@ RECENT = 20
 REMOVED = "removed"
 """The state of a site that was taken off the federation."""
 PAUSE = 10.0
-"""Seconds between two notes of strangers."""
+"""Seconds between two notes of strangers, and of a site that has had its share of them."""
+NOTES = 30
+"""Of one site at a time: what it does wrong must not fill the disk."""
 
 
 @dataclass
@@ -78,6 +80,7 @@ class Ledger:
         self._attempt = 0
         self._strangers, self._silent_until = 0, 0.0
         self._asked: set[int] = set()
+        self._shares: dict[int, tuple[float, float]] = {}  # agent -> (notes that it has left, since when)
 
     def _remember(self, path: Path) -> None:
         past = read_history(path, tuple(row.name for row in self.rows))
@@ -184,8 +187,18 @@ class Ledger:
         """Something that should not happen; without an agent, of a stranger."""
         name = None if agent is None else self.rows[agent].name
         with self._lock:
+            if agent is not None and not self._may_note(agent):
+                return
             self._append({"round": self.round, "event": event, "site": name, "reason": reason})
         self.say(f"{name or 'a stranger'}: {event}: {reason}")
+
+    def _may_note(self, agent: int) -> bool:
+        """Whether a site has notes left: NOTES at first, and one more every PAUSE seconds."""
+        now = time.monotonic()
+        left, since = self._shares.get(agent, (float(NOTES), now))
+        left = min(float(NOTES), left + (now - since) / PAUSE)
+        self._shares[agent] = max(0.0, left - (left >= 1)), now
+        return left >= 1
 
     def _enter(
         self, round_: "Gathering", statuses: list[str], verdict: Verdict | None = None, unused: str = ""
