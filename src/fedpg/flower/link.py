@@ -273,7 +273,7 @@ class Link:
             self.ledger.stranger()
             raise
         if node is not None:
-            self.ledger.connected(self.agents[node])
+            self.ledger.connected(self._agent(node))  # it may have been shut out meanwhile
         return response
 
     def _note_twice(self, node: int) -> None:

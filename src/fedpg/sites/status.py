@@ -38,7 +38,15 @@ class RunStatus(NamedTuple):
 def newest_run(folder: Path) -> Path | None:
     """The run folder in a federation's folder that was written last."""
     found = [path.parent for path in folder.glob("*/config.json")]
-    return max(found, key=lambda run: max(path.stat().st_mtime for path in run.iterdir()), default=None)
+    return max(found, key=lambda run: max(map(_written, run.iterdir()), default=0.0), default=None)
+
+
+def _written(path: Path) -> float:
+    """When a file was written; one that a running server has replaced meanwhile does not count."""
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 def read_run(federation: Federation, run: Path) -> RunStatus:
