@@ -4,6 +4,7 @@ Nothing here writes, locks or waits, so no run can notice that it is read. Whate
 damaged is said to be, and never an error.
 """
 
+import contextlib
 import json
 import math
 import os
@@ -161,6 +162,7 @@ def held_folders() -> set[tuple[int, int]] | None:
         words = line.split()
         if "FLOCK" not in words or "->" in words:
             continue
-        major, minor, inode = words[-3].split(":")
-        found.add((os.makedev(int(major, 16), int(minor, 16)), int(inode)))
+        with contextlib.suppress(ValueError):  # the kernel may say that a lock is of no file
+            major, minor, inode = words[-3].split(":")
+            found.add((os.makedev(int(major, 16), int(minor, 16)), int(inode)))
     return found

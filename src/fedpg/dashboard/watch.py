@@ -96,8 +96,8 @@ class Watch:
             runs: list[Path] = []
             with contextlib.suppress(OSError):
                 runs = find_runs(path)
-            if not runs and not (path / "federation.toml").exists():
-                runs = [path]  # of a run that begins soon
+                if not runs and not (path / "federation.toml").exists():
+                    runs = [path]  # of a run that begins soon
             found += ((run, name_of(path, run)) for run in runs)
         for folder, name in found:
             key = Path(os.path.abspath(folder))
