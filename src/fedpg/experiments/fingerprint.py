@@ -84,7 +84,8 @@ def _needed(name: str) -> tuple[str, ...]:
 def fingerprint(config: Config) -> str:
     """The version of the code that decides the numbers of a run with these settings."""
     named = (config.task, config.algorithm, config.attack, config.policy, config.optimizer)
-    own = [name for name in (*named, *config.aggregator.split("+")) if ":" in name]
+    varied = [word for word in config.vary if "=" not in word]  # functions, and settings of ours
+    own = [name for name in (*named, *config.aggregator.split("+"), *varied) if ":" in name]
     return _digest(decisive(config), tuple(own))
 
 
