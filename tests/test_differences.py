@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 import fedpg
 from fedpg import ConfigError, make_config, make_problem, make_task, train_seeds
+from fedpg.arena.players import HONEST, ONE, PLACE, base_config, own_words, settings_of
 from fedpg.cli import main
 from fedpg.federation import Local
 from fedpg.federation.messages import decode_reply, encode_broadcast, settings_digest
@@ -192,6 +193,7 @@ def test_a_run_leaves_what_its_policy_is_worth_to_each(tmp_path: Path):
     config, values = run.config, json.loads((tmp_path / "run" / FILE).read_text())
     assert config.vary == VARIED["vary"]
     assert values["parameters"]["half_length"] == list(problem.task.varied["half_length"])
+    assert fedpg.load(tmp_path / "run").each == run.each
     (tmp_path / "run" / FILE).write_text(json.dumps(values | {"own": ["much"]}))
     with pytest.raises(fedpg.StorageError, match="damaged"):
         read_each(tmp_path / "run")
@@ -208,6 +210,36 @@ def test_alone_an_agent_is_tested_in_its_own_task_too():
     assert each.own[0] > 1.5 * nominal  # a long pole falls slowly
 
 
+def test_tasks_of_others_that_cannot_be_made_do_not_cost_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "four_poles.py").write_text(
+        "def pole(agent):\n    return {'half_length': [0.4, 0.5, 0.6, 0.7][agent]}\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    problem = make_problem(make_config(**(VARIED | {"vary": ("four_poles:pole",)})))
+    each = measure(problem, problem.policy.init(jax.random.key(1)), KEYS, 2)
+    assert (len(each.own), each.unseen) == (4, [])
+
+
+def test_an_agent_alone_has_its_own_task_or_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "typed_poles.py").write_text(
+        "import numpy as np\n\ndef pole(agent):\n    return {'half_length': np.float64(0.4), 'gravity': 9 + agent}\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    config = make_config(agents=3, vary=("typed_poles:pole",))
+    assert own_words(config, 1) == ("half_length=0.4,", "gravity=10.0,")
+    with pytest.raises(ConfigError, match="action_offset"):  # it has no words, and the nominal task is not its own
+        own_words(make_config("Pendulum-v1", agents=2, vary=("action-offsets",)), 1)
+
+
+@pytest.mark.parametrize("word", ["length=0.3,0.4,0.5,0.6", "length=even:0.5", "length=0.5"])
+@pytest.mark.parametrize(("player", "agents"), [(PLACE, 3), (ONE, 1)])
+def test_fewer_agents_of_an_arena_have_the_tasks_that_they_have_among_all(word: str, player: str, agents: int):
+    base = base_config("CartPole-v1", 4, 1, 20, vary=(word,))
+    alone = settings_of(base, player, HONEST)
+    found, among = (differences(CARTPOLE, c.vary, c.agents, 0).agents["half_length"] for c in (alone, base))
+    assert found == among[:agents]
+
+
 def test_a_site_has_the_task_of_its_number():
     problem = make_problem(make_config(**(VARIED | {"byzantine": 0})))
     state = first_state(problem, 0)
@@ -222,6 +254,11 @@ def test_a_site_has_the_task_of_its_number():
 # From the command line
 
 
+def plain_pole() -> gymnasium.Env[Any, Any]:
+    """A task without a parameter."""
+    return gymnasium.make("CartPole-v1")
+
+
 def test_the_command_line_says_what_each_agent_gets(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     options = ["--agents", "3", "--batch", "4", "4", "--hidden", "8", "--trajectories", "8", "--horizon", "30"]
     options += ["--test-horizon", "30", "--test-episodes", "2"]
@@ -231,6 +268,7 @@ def test_the_command_line_says_what_each_agent_gets(tmp_path: Path, capsys: pyte
     assert "unseen tasks" in printed
     assert main(["evaluate", str(tmp_path / "run"), "--per-agent", "--episodes", "3"]) == 0
     assert "worst" in capsys.readouterr().out
+    assert main(["evaluate", str(tmp_path / "run"), "--task", "test_differences:plain_pole", "--episodes", "2"]) == 0
     words = ["adapt", str(tmp_path / "run"), "--trajectories", "8", "--episodes", "2", "--out", str(tmp_path / "own")]
     assert main(words) == 2
     assert "--agent" in capsys.readouterr().err

@@ -55,9 +55,10 @@ def words_of(player: str) -> tuple[str, tuple[str, ...]]:
 def settings_of(base: Config, attack: str, defence: str) -> Config:
     """The settings of a game. An attack may have the option `start`: the first round in which it is made."""
     if attack == ONE:
-        return alone(base, agents=1)
+        return alone(replace(base, vary=first_words(base, 1)), agents=1)
     if attack == PLACE:
-        return alone(base, agents=base.agents - base.byzantine)
+        honest = base.agents - base.byzantine
+        return alone(replace(base, vary=first_words(base, honest)), agents=honest)
     if found := ALONE.fullmatch(attack):
         return alone(replace(base, vary=own_words(base, int(found[1]))), agents=1)
     rule, rule_options = words_of(defence)
@@ -76,7 +77,26 @@ def settings_of(base: Config, attack: str, defence: str) -> Config:
 def own_words(base: Config, agent: int) -> tuple[str, ...]:
     """What differs in the task of one agent, in words that say it for this agent alone."""
     found = differences(make_task(base.task), base.vary, base.agents, base.vary_seed).agents
-    return tuple(f"{name}={values[agent]!r}," for name, values in found.items() if isinstance(values[agent], float))
+    mine = {name: values[agent] for name, values in found.items() if name != "enable_wind"}  # comes with the wind
+    for name, value in mine.items():
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise ConfigError(f"agent {agent} has {name} = {value} of its own, which is no number: it cannot be alone")
+    return tuple(f"{name}={float(value)!r}," for name, value in mine.items())
+
+
+def first_words(base: Config, agents: int) -> tuple[str, ...]:
+    """What differs between the first so many agents, as with all of them, also where it depends on how many there are.
+
+    Those are lists, and numbers that are spread evenly.
+    """
+    counted = [word for word in base.vary if "=" in word and ("," in word or "=even:" in word)]
+    if not counted:
+        return base.vary
+    found = differences(make_task(base.task), counted, base.agents, base.vary_seed).agents
+    lists = (
+        f"{name}={','.join(map(repr, values[:agents]))}," for name, values in found.items() if name != "enable_wind"
+    )
+    return (*(word for word in base.vary if word not in counted), *lists)
 
 
 def alone(base: Config, agents: int) -> Config:

@@ -168,4 +168,6 @@ def run_play(command: Play) -> int:
     problem, params = policy_of(command.run, command.task)
     returns = render(problem, params, command.out, command.episodes, command.seed)
     print(f"{command.out}: {len(returns)} episode(s), return {', '.join(f'{r:.0f}' for r in returns)}")
+    if problem.task.varied:
+        print("The agents' tasks differ; what is drawn here is the nominal one")
     return 0

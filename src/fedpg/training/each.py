@@ -11,7 +11,7 @@ from jax import Array
 from fedpg.problem import Problem
 from fedpg.server import evaluate, evaluate_agents
 from fedpg.storage import StorageError, write_whole
-from fedpg.tasks import RoundKeys
+from fedpg.tasks import RoundKeys, Task
 from fedpg.tasks.differences import differences
 
 FILE = "agents.json"
@@ -30,7 +30,7 @@ class Each:
     nominal: float
     """In the server's."""
     unseen: list[float]
-    """In the tasks of as many others, who took no part; none if nobody says how they are drawn."""
+    """In the tasks of as many others, who took no part; none if those cannot be made."""
 
     def save(self, folder: Path) -> None:
         write_whole(folder / FILE, json.dumps(asdict(self), default=str) + "\n")
@@ -63,9 +63,9 @@ def measure(problem: Problem, theta: Array, keys: RoundKeys, episodes: int | Non
     count = episodes or (config.test_episodes if task.simulator else EPISODES)
     own = evaluate_agents(problem, theta, keys, config.agents, count)
     unseen = np.zeros(0)
-    if config.vary and config.agents > 1:
-        others = differences(task, config.vary, config.agents, config.vary_seed, unseen=config.agents)
-        elsewhere = problem._replace(task=task.vary(*others))
+    others = _others(problem) if config.vary and config.agents > 1 else None
+    if others is not None:
+        elsewhere = problem._replace(task=others)
         unseen = evaluate_agents(elsewhere, theta, keys, config.agents, count).mean(axis=1)
     return Each(
         parameters={name: list(values) for name, values in task.varied.items()},
@@ -73,3 +73,12 @@ def measure(problem: Problem, theta: Array, keys: RoundKeys, episodes: int | Non
         nominal=float(evaluate(problem, theta, keys, count)[0].mean()),
         unseen=unseen.tolist(),
     )
+
+
+def _others(problem: Problem) -> Task | None:
+    """The tasks of as many agents who took no part; None if there are none, which must not cost a finished run."""
+    config, task = problem.config, problem.task
+    try:
+        return task.vary(*differences(task, config.vary, config.agents, config.vary_seed, unseen=config.agents))
+    except Exception:  # a user's function may know its own agents only, and a simulator refuse what was drawn
+        return None

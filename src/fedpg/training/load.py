@@ -11,6 +11,7 @@ from fedpg.problem import Problem
 from fedpg.storage import StorageError, read_config
 from fedpg.tasks import AnyTask, make_task
 from fedpg.training.checkpoint import load_policy, load_records, policy_config
+from fedpg.training.each import read_each
 from fedpg.training.result import Run, trained
 
 POLICY, OUTPUT = "policy.safetensors", "policy-uniform.safetensors"
@@ -34,7 +35,8 @@ def load(folder: str | Path, task: AnyTask | None = None, policy: Policy | MakeP
     last, output = (trained(problem, load_policy(folder / name, problem)) for name in (POLICY, OUTPUT))
     records = load_records(folder, config, seed)
     finished = bool(records.trajectories[-1] >= config.trajectories)
-    return Run(config, seed, last, output, records, folder, float(records.column("seconds").sum()), finished)
+    each = read_each(folder) if finished else None  # of a run that was made longer, what is there is old
+    return Run(config, seed, last, output, records, folder, float(records.column("seconds").sum()), finished, each)
 
 
 def read_policy(path: Path, task: AnyTask | None = None) -> tuple[Problem, Params]:
@@ -70,4 +72,9 @@ def _to_use(config: Config, task: AnyTask | None, policy: Policy | MakePolicy | 
         found = make_task(task)
     if policy is None and config.policy.startswith("custom:"):
         raise StorageError("this run has a policy of its own, without a name: fedpg.load(folder, policy=...)")
-    return make_problem(config, found, policy)
+    try:
+        return make_problem(config, found, policy)
+    except ConfigError:
+        if task is None or not config.vary:
+            raise
+    return make_problem(dataclasses.replace(config, vary=()), found, policy)  # another task has none of its parameters
