@@ -96,6 +96,7 @@ BAD = [
     (["math:pi"], ["not a function"]),
     (["os.path:nothing"], ["package.module:function"]),
     (["action_offset=0.4"], ["no parameter"]),
+    (["gravity=normal:0.1"], ["only action_offset"]),
 ]
 
 

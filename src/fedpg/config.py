@@ -157,6 +157,10 @@ def validate(config: Config) -> Config:
     checks = [
         (c.agents >= 1, f"agents must be at least 1, not {c.agents}"),
         (0 <= c.vary_seed < 2**32, f"vary_seed must be from 0 to 2^32 - 1, not {c.vary_seed}"),
+        (
+            all("=normal:" not in word or word.startswith("action_offset=") for word in c.vary),
+            "vary: only action_offset is drawn from a normal distribution; write name=0.5, or name=LOW:HIGH",
+        ),
         (c.byzantine >= 0, f"byzantine must be 0 or more, not {c.byzantine}"),
         (
             0 <= c.alpha < 0.5,

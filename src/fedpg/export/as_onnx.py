@@ -93,5 +93,7 @@ def tensors_of(data: bytes) -> dict[str, np.ndarray]:
     from onnx import numpy_helper
 
     model = onnx.load_model_from_string(data)
+    if any(tensor.data_location == onnx.TensorProto.EXTERNAL for tensor in model.graph.initializer):
+        raise ValueError("its tensors are in other files")  # which a stranger's file must not name
     named = {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
     return {name.removeprefix(OURS): value for name, value in named.items() if name.startswith(OURS)}

@@ -143,17 +143,18 @@ class Watch:
     def look(self) -> None:
         """Do what the folder says, if it was changed since the last look."""
         with self.lock:
-            before, self.seen = self.seen, _stamps(self.folder)
-            if self.seen == before:
+            now = _stamps(self.folder)
+            if now == self.seen:
                 return
             try:
                 new = read_federation(self.folder)
                 self.link.admit(self.roster.keys(new), self.roster.later(new))
-                if self.seen[1] != before[1]:
+                if now[1] != self.seen[1]:
                     self.server.renew()
                     self.ledger.say("the server's certificate was renewed")
             except (ConfigError, StorageError) as error:
                 self.ledger.say(f"{self.folder} was changed, and cannot be used so: {error}")
+            self.seen = now  # not before: what fails otherwise, for want of room, is tried again
 
     def _run(self) -> None:
         warned = -math.inf  # a warning at once, and one a day

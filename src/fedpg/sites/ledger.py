@@ -139,6 +139,8 @@ class Ledger:
         """A site has come, or come back."""
         with self._lock:
             row = self.rows[agent]
+            if row.state == REMOVED:  # while it was being answered
+                return
             row.connected, row.seen, row.state = True, time.monotonic(), "connected"
             self._append({"round": self.round, "event": "connected", "site": row.name})
         self.say(f"{row.name} connected")

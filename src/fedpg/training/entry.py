@@ -131,7 +131,7 @@ def train(
         preset,
         None if algorithm is None else _name(algorithm),
         **{kind: _name(piece) for kind, piece in pieces.items()},
-        **{key: tuple(value) if key in STRINGS else value for key, value in settings.items()},  # type: ignore[arg-type]
+        **{key: _words(value) if key in STRINGS else value for key, value in settings.items()},
     )
     refuse_idle_attack(config)
     own = {
@@ -150,6 +150,11 @@ def train(
 
         plot_curve(Path(out) / "curve.png", [run.records for run in runs], config.title)
     return runs[0] if seeds is None else runs
+
+
+def _words(value: Any) -> tuple[Any, ...]:
+    """Several texts, or one of them."""
+    return (value,) if isinstance(value, str) else tuple(value)
 
 
 def _name(piece: Any) -> str:
