@@ -51,7 +51,7 @@ def draw(found: dict[str, list[Records]], honest: list[Records]) -> Figure:
             above.plot(run.trajectories, run.test_returns, color=colour, alpha=0.15, linewidth=0.8)
         above.plot(at, mean_of(runs, at), color=colour, linewidth=2, label=name)
         harm = [np.interp(at[5:], run.trajectories[1:], run.column("harm_step")) for run in runs]
-        below.plot(at[5:], np.mean(harm, axis=0), color=colour, linewidth=2)
+        below.plot(at[5:], np.nanmean(harm, axis=0), color=colour, linewidth=2)
     above.set_ylabel("greedy return")
     above.set_title(f"CartPole, 3 of 10 agents lie (Normalized attack), natural steps, {len(SEEDS)} seeds", fontsize=10)
     above.legend(frameon=False, fontsize=9)

@@ -17,6 +17,8 @@ from hypothesis import strategies as st
 
 import fedpg
 from fedpg import ConfigError, make_config, make_problem, make_task, train_seeds
+from fedpg.arena.games import POINTS, Ledger, Result
+from fedpg.arena.heterogeneity import plans, seeds_of, tables, worth
 from fedpg.arena.players import HONEST, ONE, PLACE, base_config, own_words, settings_of
 from fedpg.cli import main
 from fedpg.federation import Local
@@ -27,7 +29,7 @@ from fedpg.server import evaluate, evaluate_agents
 from fedpg.tasks import RoundKeys
 from fedpg.tasks.differences import SETTINGS, differences
 from fedpg.tasks.models import changed_model, model_of, parameters_of
-from fedpg.training.each import FILE, measure, read_each
+from fedpg.training.each import FILE, Each, measure, read_each
 from fedpg.training.rounds import first_state
 from tiny import TINY
 
@@ -277,3 +279,28 @@ def test_the_command_line_says_what_each_agent_gets(tmp_path: Path, capsys: pyte
     assert re.search(r"common.*adapted", capsys.readouterr().out, re.DOTALL)
     config = fedpg.load(tmp_path / "own").config
     assert (config.agents, config.vary[0][:12]) == (1, "half_length=")
+
+
+# The study
+
+
+def test_what_was_played_is_told_by_width_attack_and_defence(tmp_path: Path):
+    (plan, *_) = plans("CartPole-v1", trajectories=20)
+    ledger, seeds = Ledger(tmp_path, plan.base), [0, 1]
+    game = Result("", "", 0, "", 1.0, (0.0,) * POINTS, 0.9, 0.0, None, 3, 1.0)
+    for seed in seeds:
+        own = [10.0 + agent + 4 * seed for agent in range(7)] + [0.0] * 3  # the last three are never asked
+        each = Each({"force": [1.0] * 10}, own, nominal=5.0, unseen=[6.0] * 10)
+        ledger.add(dataclasses.replace(game, attack="no attack", defence="compass", seed=seed, each=each))
+    ledger.save()
+    found = worth(Ledger(tmp_path, plan.base).results, ("no attack", "compass"), seeds)
+    assert found is not None
+    assert (found.mean, found.worst, found.best) == pytest.approx((15.0, 12.0, 18.0))
+    assert (found.kept, found.nominal, found.unseen) == pytest.approx((0.9, 5.0, 6.0))
+    assert found.error == pytest.approx(2.0)  # worst agents of 10 and 14
+    assert worth({}, ("no attack", "compass"), seeds) is None
+    first, _ = tables("CartPole-v1", tmp_path, seeds, trajectories=20)
+    assert first.rows == [["±0%", "no attack", "compass", "90%", "15", "12", "18", "5", "6"]]
+    assert seeds_of("CartPole-v1", tmp_path) == []  # not all that the picture needs
+    with pytest.raises(ConfigError, match="it is about CartPole-v1"):
+        plans("Acrobot-v1")

@@ -106,7 +106,8 @@ def worth(results: Mapping[Game, Result], pair: tuple[str, str], seeds: Sequence
     honest = AGENTS - LIARS
     own = np.array([e.own[:honest] for e in each])  # [seeds, honest agents]; the same agents whoever lies
     worst = own.min(axis=1)
-    low, high = np.percentile(resampled(len(seeds)) @ worst, (5, 95)) if len(seeds) > 1 else (np.nan, np.nan)
+    means = resampled(len(seeds)) @ worst / len(seeds)
+    low, high = np.percentile(means, (5, 95)) if len(seeds) > 1 else (np.nan, np.nan)
     return Worth(
         kept=float(np.mean([game.honest_kept for game in games if game is not None])),
         mean=float(own.mean()),
@@ -116,6 +117,13 @@ def worth(results: Mapping[Game, Result], pair: tuple[str, str], seeds: Sequence
         unseen=float(np.mean([np.mean(e.unseen) for e in each])) if each[0].unseen else float("nan"),
         error=float(high - low) / 2,
     )
+
+
+def seeds_of(task: str, results: Path) -> list[int]:
+    """The seeds with which everything that the picture needs has been played."""
+    played = [Ledger(results, plan.base).results for plan in plans(task)]
+    seeds = sorted({game.seed for games in played for game in games})
+    return [s for s in seeds if all(Game(*pair, s) in games for games in played for pair, *_ in LINES)]
 
 
 class Rows(NamedTuple):

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from fedpg.arena.games import Game, read
+from fedpg.arena.heterogeneity import STUDIES, picture, seeds_of, tables
 from fedpg.arena.matrix import matrix_of
 from fedpg.arena.players import pairs_of, settings_of, title_of
 from fedpg.arena.show import READING, STANDINGS, heat_map, percent, standings_rows
@@ -39,3 +40,21 @@ def sections(results: Path, out: Path) -> Iterator[Block]:
         ends = [[name, percent(score)] for name, score in matrix.references().items()]
         yield Table(("floor and ceiling", "share"), ends)
         yield Table(STANDINGS, standings_rows(matrix))
+    yield from differing(results, out)
+
+
+def differing(results: Path, out: Path) -> Iterator[Block]:
+    """Agents that differ, on every task on which that has been played."""
+    found = {task: seeds for task in STUDIES if (seeds := seeds_of(task, results))}
+    if found:
+        yield Heading("Agents that differ")
+        yield Text("The return of the common policy in the honest agents' own tasks; `fedpg reproduce heterogeneity`.")
+    for task, seeds in found.items():
+        path = out / "pictures" / f"heterogeneity-{task}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, picture(task, results, seeds))
+        title = f"{task}, agents that differ, {len(seeds)} seed{'s' * (len(seeds) > 1)}"
+        yield Pictures(title, f"pictures/{path.name}", [picture(task, results, seeds, "svg")])
+        for table in tables(task, results, seeds):
+            yield Heading(table.title, 3)
+            yield Table(table.columns, table.rows)
