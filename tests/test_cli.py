@@ -89,7 +89,7 @@ def test_the_version(capsys: Capture):
     ("words", "answer"),
     [
         (["trian"], "unknown command 'trian': did you mean train?"),
-        (["evaluat", "runs/x"], "did you mean evaluate?"),
+        (["evaluat", "runs/x"], "did you mean evaluate"),
         (["train", "--task", "CartPol-v1"], "unknown task 'CartPol-v1': did you mean CartPole-v1 or "),
         (["train", "--attack", "sign-flip", "--byzantine", "1"], "sign-flipping"),
         (["train", "--aggregator", "majorty"], "did you mean majority?"),
