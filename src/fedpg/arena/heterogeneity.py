@@ -10,7 +10,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from fedpg.arena.games import Game, Ledger, Result
-from fedpg.arena.players import HONEST, NOBODY, SERVER, base_config
+from fedpg.arena.players import DEFENCES, HONEST, NOBODY, SERVER, base_config
 from fedpg.config import Config
 from fedpg.errors import ConfigError
 from fedpg.experiments.figures import STYLE, save_figure
@@ -40,11 +40,7 @@ class Study(NamedTuple):
 
 
 MAIN = ("compass", "fedpg")
-OTHERS = (
-    *("majority", "krum", "multi-krum", "mda", "smea", "caf", "dnc"),
-    *("median", "trimmed-mean", "mean-around-median", "geometric-median", "centred-clipping"),
-    *("nnm+krum", "nnm+trimmed-mean", "arc+geometric-median", "bucketing+median", "fltrust", "monna", "zeno"),
-)
+OTHERS = tuple(defence for defence in DEFENCES if defence not in (*MAIN, HONEST))
 STUDIES = {
     CARTPOLE: Study(
         widths=(0.0, 0.25, 0.5, 0.75),
