@@ -31,8 +31,12 @@ LONG = (
 )
 """The files that take longest, those that wait for other processes among those that compute: while one waits, another
 has its core. Nobody should wait for one of them alone at the end."""
-ROOM = 1.2e9
-"""Bytes that a worker may have before it forgets what it compiled."""
+ROOM = 1.0e9
+"""Bytes that a worker may have after a file before it forgets what it compiled."""
+LARGEST = 1.15e9
+"""Bytes that it may have after any test. One test alone takes up to 0.35 GB, and no worker should have 1.5 GB."""
+PEAK = "fedpg_peak"
+PEAKS = pytest.StashKey[list[float]]()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -43,13 +47,27 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: (rank.get(item.path.name, len(LONG)), item.path not in waits))
 
 
-def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """What was left out for want of a browser is said, and not only counted."""
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """What was left out for want of a browser is said, and not only counted; and how large a worker became."""
     left = [r for r in terminalreporter.stats.get("skipped", []) if "no Chromium here" in str(r.longrepr)]
     if left:
         terminalreporter.write_line(
             f"{len(left)} tests in a browser were left out: no Chromium here (apt-get install chromium)"
         )
+    largest = max(config.stash.get(PEAKS, []), default=peak())  # without workers, it is this process
+    terminalreporter.write_line(f"largest worker: {largest / 1e9:.2f} GB")
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A worker says how large it became."""
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput[PEAK] = peak()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """A worker has ended; one that crashed has said nothing."""
+    node.config.stash.setdefault(PEAKS, []).append(getattr(node, "workeroutput", {}).get(PEAK, 0.0))
 
 
 @pytest.hookimpl(trylast=True)
@@ -64,8 +82,22 @@ def pytest_collection_finish() -> None:
 def _give_memory_back() -> Iterator[None]:
     """Compiled programs stay in memory until they are forgotten; not after every file, for that takes a second."""
     yield
-    if resident() > ROOM:
-        jax.clear_caches()
+    forget_above(ROOM)
+
+
+@pytest.fixture(autouse=True)
+def _stay_small() -> Iterator[None]:
+    """Some files compile more than a worker may have. What a fixture of such a file compiled is then compiled again."""
+    yield
+    forget_above(LARGEST)
+
+
+def forget_above(limit: float) -> None:
+    """Give memory back if there is more: what was freed, and if need be what was compiled."""
+    for forget in (lambda: None, jax.clear_caches):
+        if resident() <= limit:
+            return
+        forget()
         gc.collect()
         if sys.platform == "linux":
             getattr(ctypes.CDLL(None), "malloc_trim", lambda _: None)(0)
@@ -77,6 +109,11 @@ def resident() -> float:
         return int(Path("/proc/self/statm").read_text().split()[1]) * float(resource.getpagesize())
     except OSError:
         return float("inf")
+
+
+def peak() -> float:
+    """The most bytes that this process has had in memory."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1.0 if sys.platform == "darwin" else 1024.0)
 
 
 @pytest.fixture(scope="session")
