@@ -51,12 +51,14 @@ def test_agents_differ_from_each_other(ten_at_once):
     assert np.all(np.linalg.norm(gradients, axis=1) > 0.1)
 
 
+@pytest.mark.slow
 def test_an_agent_alone_answers_as_it_does_among_ten(ten_at_once):
     problem = small_cartpole()
     message = probes.broadcast(problem)
     assert_close(together([ask(problem, message, [k]) for k in range(10)]), ten_at_once)
 
 
+@pytest.mark.slow
 def test_agents_in_chunks_answer_as_they_do_all_at_once(ten_at_once):
     problem = small_cartpole()
     # 3 agents at a time, so that the last chunk is not full.
@@ -64,6 +66,7 @@ def test_agents_in_chunks_answer_as_they_do_all_at_once(ten_at_once):
     assert_close(ask(problem, probes.broadcast(problem)), ten_at_once)
 
 
+@pytest.mark.slow
 def test_agents_on_several_threads_answer_as_they_do_all_at_once(ten_at_once):
     problem = small_cartpole()
     with ThreadPoolExecutor(4) as threads:
@@ -79,6 +82,7 @@ def ranged():
     return probes.tiny_problem(agents=2, batch=(2, 6))
 
 
+@pytest.mark.slow
 def test_room_for_more_episodes_changes_no_answer(ranged):
     exact = probes.tiny_problem(agents=2, batch=(5, 5))
     assert ranged.task.widths(2, 6) != exact.task.widths(5, 5)
@@ -86,6 +90,7 @@ def test_room_for_more_episodes_changes_no_answer(ranged):
     assert_close(mine, theirs)
 
 
+@pytest.mark.slow
 def test_every_batch_of_the_range_is_sampled_whole(ranged):
     widths = set()
     for batch in range(2, 7):
@@ -131,6 +136,7 @@ def assert_each_has_its_row(problem, **how):
     assert np.abs(shared.sent["gradient"][1:] - mine.sent["gradient"][1:]).max() > 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parts", [1, 2])
 def test_a_vector_with_a_row_for_each_agent_reaches_each_of_them(parts):
     with ThreadPoolExecutor(parts) as threads:
@@ -161,6 +167,7 @@ def own_agent(**schema):
     return problem._replace(algorithm=algorithm)
 
 
+@pytest.mark.slow
 def test_an_agent_of_the_users_own_sends_what_it_declares_and_remembers():
     problem = own_agent(vectors=("gradient", "half"), scalars=("asked",))
     memory = first_memory(problem, 5)
@@ -198,6 +205,7 @@ def test_each_status_is_told_apart():
 # Byzantine agents
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attack", ["random-noise", "shuffled-rewards"])
 def test_a_byzantine_agent_that_does_not_collude_lies_alone_as_it_does_among_others(attack):
     problem = probes.tiny_problem(attack, agents=5, byzantine=2, alpha=0.4)
@@ -219,18 +227,21 @@ def played(form):
     return [np.asarray(mine.actions[:, part])[np.asarray(mine.mask[:, part])] for part in (slice(40), slice(40, 80))]
 
 
+@pytest.mark.slow
 def test_a_random_action_agent_of_the_released_code_plays_action_0():
     honest, byzantine = played("released")
     assert not byzantine.any()
     assert honest.mean() == pytest.approx(1 / (1 + math.exp(-2)), abs=0.05)  # logits tanh(-9), tanh(9)
 
 
+@pytest.mark.slow
 def test_a_random_action_agent_of_the_paper_plays_uniformly():
     honest, byzantine = played("paper")
     assert abs(byzantine.mean() - 0.5) < 4 * 0.5 / math.sqrt(byzantine.size)
     assert honest.mean() == pytest.approx(1 / (1 + math.exp(-2)), abs=0.05)
 
 
+@pytest.mark.slow
 def test_a_random_action_agent_sends_the_gradient_of_what_it_played():
     problem = probes.tiny_problem("random-action", agents=3, byzantine=1, alpha=0.4)
     message = probes.broadcast(problem)

@@ -62,6 +62,7 @@ def test_a_player_is_a_name_and_its_options():
             words_of(wrong)
 
 
+@pytest.mark.slow
 def test_every_attack_and_defence_of_the_arena_can_be_made_and_differs_from_the_others():
     base = base_config("CartPole-v1", 10, 3, 1500)
     problems = pairings_of(base, list(dict.fromkeys(pairs_of(ATTACKS, DEFENCES[:1]) + [(NOBODY, d) for d in DEFENCES])))
@@ -111,6 +112,7 @@ def played(pairs: list[tuple[str, str]], tmp_path_factory: pytest.TempPathFactor
     return ledger
 
 
+@pytest.mark.slow
 def test_what_was_played_is_on_disk_and_not_played_again(played: Ledger, pairs: list[tuple[str, str]]):
     again = Ledger(played.path.parent.parent, BASE)
     assert again.results == played.results
@@ -254,6 +256,7 @@ def test_a_matrix_is_made_of_the_area_above_the_untrained_policy(played: Ledger)
 # --- the command
 
 
+@pytest.mark.slow
 def test_the_command_plays_prints_and_draws_and_then_only_prints(tmp_path: Path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     words = ["arena", "--agents", "4", "--byzantine", "1", "--trajectories", "20", "--seeds", "0"]

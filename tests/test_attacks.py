@@ -224,6 +224,7 @@ def test_a_users_own_attack_by_the_path_of_its_module(tmp_path, monkeypatch):
             make_attack(path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [(20,), (2, 17), (5, 16)])
 def test_a_wrong_shape_from_a_users_attack_is_an_error_that_names_both_shapes(shape):
     with pytest.raises(ConfigError, match=r"attack returned \(.*must return.*\(5, 17\)"):

@@ -1,7 +1,7 @@
 """What every attack of the registry promises: a new one is tested by being registered."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
@@ -48,6 +48,14 @@ LYING = [name for name in MEMBERS if name not in ("random-action", "reward-flipp
 LYING = [name for name in LYING if name not in ("wrong-length", "silence")]
 COLLUDERS = [name for name in LYING if name.endswith("of colluders") or name in ("fedpg-attack", "variance-attack")]
 ALONE = ("random-noise", "sign-flipping", "zero-gradient", "ipm of one", *FAULTS)
+LONG = ("normalized", "mda-fooling", "opt-ipm", "min-max worst", "min-sum worst")
+"""How the names of those begin that are compiled for long; of those that search, opt-alie is a quick test."""
+
+
+def each(names: Iterable[str]) -> Callable[..., Any]:
+    """A test of each of these attacks."""
+    marked = [pytest.param(name, marks=pytest.mark.slow if name.startswith(LONG) else ()) for name in names]
+    return pytest.mark.parametrize("member", marked)
 
 
 def attack_of(member: str) -> Attack:
@@ -78,7 +86,7 @@ def sent(member: str, gradients: Any = GRADIENTS, byzantine: Any = BYZANTINE) ->
     return np.asarray(compiled(member)(gradients, byzantine)[0])
 
 
-@pytest.mark.parametrize("member", LYING)
+@each(LYING)
 def test_liars_send_finite_vectors_and_the_others_what_they_would(member: str):
     vectors = sent(member)
     assert vectors.shape == GRADIENTS.shape
@@ -88,7 +96,7 @@ def test_liars_send_finite_vectors_and_the_others_what_they_would(member: str):
     assert not np.array_equal(vectors[BYZANTINE], GRADIENTS[BYZANTINE])
 
 
-@pytest.mark.parametrize("member", LYING)
+@each(LYING)
 def test_nobody_lies_where_nobody_attacks(member: str):
     np.testing.assert_array_equal(sent(member, byzantine=np.zeros(AGENTS, bool)), GRADIENTS)
 
@@ -105,7 +113,7 @@ DEGENERATE: dict[str, tuple[Any, Any]] = {
 
 
 @pytest.mark.parametrize("case", DEGENERATE)
-@pytest.mark.parametrize("member", [name for name in LYING if name not in FAULTS])
+@each([name for name in LYING if name not in FAULTS])
 def test_lies_are_finite_however_poor_the_gradients(member: str, case: str):
     gradients, byzantine = DEGENERATE[case]
     vectors = sent(member, np.asarray(gradients, np.float32), byzantine)
@@ -113,20 +121,20 @@ def test_lies_are_finite_however_poor_the_gradients(member: str, case: str):
     np.testing.assert_array_equal(vectors[~byzantine], np.asarray(gradients, np.float32)[~byzantine])
 
 
-@pytest.mark.parametrize("member", LYING)
+@each(LYING)
 def test_the_order_of_the_honest_agents_does_not_matter(member: str):
     order = np.array([3, 0, 6, 1, 5, 2, 4, 7, 8, 9])
     first, second = sent(member)[BYZANTINE], sent(member, GRADIENTS[order])[BYZANTINE]
     np.testing.assert_allclose(second, first, rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("member", COLLUDERS)
+@each(COLLUDERS)
 def test_colluders_know_nothing_of_the_honest(member: str):
     others = np.where(BYZANTINE[:, None], GRADIENTS, 1e3 * GRADIENTS[::-1])
     np.testing.assert_array_equal(sent(member, others)[BYZANTINE], sent(member)[BYZANTINE])
 
 
-@pytest.mark.parametrize("member", [name for name in LYING if name not in (*COLLUDERS, *ALONE)])
+@each([name for name in LYING if name not in (*COLLUDERS, *ALONE)])
 def test_who_knows_all_uses_it(member: str):
     others = np.where(BYZANTINE[:, None], GRADIENTS, 2 * GRADIENTS[::-1])
     assert not np.allclose(sent(member, others)[BYZANTINE], sent(member)[BYZANTINE])
@@ -138,7 +146,7 @@ def test_who_is_alone_knows_nothing_of_anybody_else(member: str):
     np.testing.assert_array_equal(sent(member, others)[-1], sent(member)[-1])
 
 
-@pytest.mark.parametrize("member", MEMBERS)
+@each(MEMBERS)
 def test_an_attack_says_what_it_needs(member: str):
     attack = attack_of(member)
     assert attack.colludes == (member in LYING and member not in ALONE)
@@ -177,6 +185,7 @@ def asking(seen: list[np.ndarray]) -> Attack:
     return Attack(message=message, colludes=True, adaptive=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sigma", [10.0, "auto"])
 def test_attackers_see_the_very_aggregate_of_the_round(sigma: Any):
     """With what the aggregator remembers and the server contributes, whose trajectories count once."""
@@ -197,6 +206,7 @@ def test_attackers_see_the_very_aggregate_of_the_round(sigma: Any):
     assert Local(problem).watch is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("member", "programs"), [("alie", 1), ("min-max", 1), ("opt-ipm", 2)])
 def test_only_an_attack_on_the_aggregator_is_compiled_for_each(member: str, programs: int):
     compiled_before = send._cache_size()

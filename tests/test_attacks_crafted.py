@@ -155,6 +155,7 @@ def total(point: np.ndarray, among: np.ndarray) -> float:
     return float(((among - point) ** 2).sum())
 
 
+@pytest.mark.slow
 @SETTINGS
 @given(st.integers(0, 2**20), st.sampled_from(["unit", "sign", "std"]), st.sampled_from(["all", "colluders"]))
 def test_min_max_and_min_sum_go_as_far_as_they_may_and_no_further(seed: int, direction: str, knowledge: str):
@@ -176,6 +177,7 @@ def test_min_max_and_min_sum_go_as_far_as_they_may_and_no_further(seed: int, dir
             assert total(lies[0], known) <= bound < total(further, known)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["min-max", "min-sum"])
 @pytest.mark.parametrize("rule", [median(), trimmed_mean(3)], ids=["median", "trimmed mean"])
 def test_the_worst_direction_is_the_one_that_moves_the_aggregate_furthest(name: str, rule: Aggregator):
@@ -282,7 +284,9 @@ RULES: dict[str, Aggregator] = {
 }
 
 
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize(
+    "rule", [pytest.param(name, marks=pytest.mark.slow if name in ("fedpg", "majority") else ()) for name in RULES]
+)
 @pytest.mark.parametrize("name", ["opt-alie", "opt-ipm"])
 def test_an_optimised_lie_moves_the_aggregate_further_than_any_of_the_usual_ones(name: str, rule: str):
     fixed, parameter = ("alie", "z") if name == "opt-alie" else ("ipm", "e")
@@ -309,6 +313,7 @@ def turned(rule: Aggregator, honest: np.ndarray, liars: np.ndarray, lies: np.nda
     return float(a @ b / max(np.linalg.norm(a) * np.linalg.norm(b), 1e-30))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", RULES)
 def test_the_normalized_attack_turns_the_aggregate_at_least_as_far_as_sign_flipping(rule: str):
     for seed in range(4):
@@ -328,6 +333,7 @@ def test_the_normalized_attack_with_given_numbers_is_its_formula():
     np.testing.assert_allclose(lies, np.broadcast_to(0.03 * x / np.linalg.norm(x), lies.shape), rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("direction", ["mean", "random", "worst"])
 def test_mda_fooling_makes_its_lies_part_of_the_set_of_least_diameter(direction: str):
     rule = least_diameter(3)

@@ -101,6 +101,7 @@ def balancing() -> dict[str, jax.Array]:
     return {name: jnp.asarray(x) for name, x in params.items()}
 
 
+@pytest.mark.slow
 def test_a_policy_that_survives_is_cut_off_after_500_steps_in_both():
     params = balancing()
     eight = episodes(jax.random.split(jax.random.key(0), 8), 10_000)
@@ -117,6 +118,7 @@ def test_a_policy_that_survives_is_cut_off_after_500_steps_in_both():
         assert truncated == (t == 500)
 
 
+@pytest.mark.slow
 def test_whole_episodes_end_when_gymnasium_ends_them(theirs):
     count = 40
     params = POLICY.unravel(POLICY.init(jax.random.key(5)))
@@ -184,6 +186,7 @@ def test_other_parameters_are_other_dynamics():
     assert not np.array_equal(second.lengths, nominal.lengths)
 
 
+@pytest.mark.slow
 def test_an_agents_episodes_do_not_depend_on_who_else_is_simulated():
     task = CARTPOLE.vary(VARIED)
     params = POLICY.unravel(POLICY.init(jax.random.key(5)))

@@ -135,6 +135,7 @@ def test_a_word_that_cannot_be_read_ends_with_2_and_is_named(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_process_ends_with_the_code_and_without_a_traceback(tmp_path: Path):
     wrong = command("evaluate", str(tmp_path / "absent"))
     assert (wrong.returncode, wrong.stdout) == (2, "")

@@ -63,6 +63,7 @@ def test_a_lie_in_a_quiet_direction_is_cut_down(seed: int):
     assert moved < unmoved / 10
 
 
+@pytest.mark.slow
 def test_agents_cannot_change_what_they_are_compared_with():
     rule = compass()
     _, honest, server = federation(0)
@@ -73,6 +74,7 @@ def test_agents_cannot_change_what_they_are_compared_with():
     np.testing.assert_array_equal(memories[0].reference, memories[1].reference)
 
 
+@pytest.mark.slow
 def test_the_direction_is_an_average_of_the_servers_gradients_over_rounds():
     rule, memory = compass(smooth=0.5), compass(smooth=0.5).init(4, 2)
     sent = Sent(jnp.eye(4, 2), jnp.ones(4, bool), 16)

@@ -113,6 +113,7 @@ def test_runs_are_found_alone_as_seeds_and_in_folders(tiny_run: Path, tmp_path: 
     assert names == ["tiny", "all/ten/seed-2", "all/ten/seed-10"]
 
 
+@pytest.mark.slow
 def test_the_command_says_where_and_ends_at_an_interrupt(tiny_run: Path, tmp_path: Path):
     with Process(tmp_path / "log", "dashboard", str(tiny_run), "--port", "0") as process:
         address = until(lambda: re.search(r"http://127\.0\.0\.1:(\d+)/", process.said), "the address")
@@ -124,6 +125,7 @@ def test_the_command_says_where_and_ends_at_an_interrupt(tiny_run: Path, tmp_pat
     assert "Traceback" not in process.said
 
 
+@pytest.mark.slow
 def test_a_dashboard_beside_a_run_may_die_and_its_token_is_no_word_of_a_command(tiny_run: Path):
     warnings: list[str] = []
     with Beside(tiny_run, "127.0.0.1", 0, "token-of-the-test", warnings.append) as beside:

@@ -174,6 +174,7 @@ def test_actions_may_have_offsets():
 # What a policy is worth to each
 
 
+@pytest.mark.slow
 def test_every_agent_is_tested_in_its_own_task():
     problem = make_problem(make_config(**VARIED))
     theta = problem.policy.init(jax.random.key(1))
@@ -186,6 +187,7 @@ def test_every_agent_is_tested_in_its_own_task():
     np.testing.assert_array_equal(evaluate_agents(few, theta, KEYS, 4, 30), found)
 
 
+@pytest.mark.slow
 def test_a_run_leaves_what_its_policy_is_worth_to_each(tmp_path: Path):
     problem = make_problem(make_config(**VARIED))
     run = train_seeds(problem, [0], tmp_path / "run")[0]
@@ -202,6 +204,7 @@ def test_a_run_leaves_what_its_policy_is_worth_to_each(tmp_path: Path):
         read_each(tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_alone_an_agent_is_tested_in_its_own_task_too():
     settings: dict[str, Any] = VARIED | {"agents": 1, "byzantine": 0, "aggregator": "mean", "vary": ("length=2.5,",)}
     problem = make_problem(make_config(**settings))
@@ -243,6 +246,7 @@ def test_fewer_agents_of_an_arena_have_the_tasks_that_they_have_among_all(word: 
     assert found == among[:agents]
 
 
+@pytest.mark.slow
 def test_a_site_has_the_task_of_its_number():
     problem = make_problem(make_config(**(VARIED | {"byzantine": 0})))
     state = first_state(problem, 0)

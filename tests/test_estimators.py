@@ -119,6 +119,7 @@ def test_without_importance_weights_the_estimate_would_be_biased():
     assert np.abs(parts.corrected - grad_0).max() > 0.01
 
 
+@pytest.mark.slow
 def test_leave_one_out_reduces_the_variance():
     params, probability, _ = exact()[0]
     rng = np.random.default_rng(0)
@@ -130,6 +131,7 @@ def test_leave_one_out_reduces_the_variance():
     assert spread[0] < 0.9 * spread[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "baseline", "importance"), COMBINATIONS)
 def test_at_theta_0_the_correction_is_exactly_zero(name, baseline, importance):
     estimator = estimator_of(name, baseline, importance)
@@ -258,6 +260,7 @@ def border_case(kind: str):
     return clean, jax.jit(everything)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("garbage", [7.0, np.nan, np.inf])
 @pytest.mark.parametrize("kind", ["categorical", "released", "paper"])
 def test_what_lies_beyond_an_episodes_end_never_matters(kind, garbage):
@@ -273,6 +276,7 @@ def test_what_lies_beyond_an_episodes_end_never_matters(kind, garbage):
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("steps", "episodes"), [(50, 60), (500, 7), (70, 2)])
 def test_the_score_does_not_depend_on_the_blocks_it_is_summed_in(steps, episodes):
     rng = np.random.default_rng(steps)
@@ -294,6 +298,7 @@ def test_the_score_does_not_depend_on_the_blocks_it_is_summed_in(steps, episodes
     np.testing.assert_allclose(mine, whole, rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "baseline"), [("reinforce", "none"), ("gpomdp", "leave-one-out"), ("standardised", "none")]
 )
@@ -307,6 +312,7 @@ def test_episodes_that_were_not_wanted_change_no_estimate(name, baseline):
     np.testing.assert_allclose(run(five), run(three), atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["gpomdp", "standardised"])
 def test_influences_sum_to_zero_and_tell_the_spread_of_the_gradient(name):
     size, count = 24, 600
@@ -341,6 +347,7 @@ CARTPOLE = make_task("CartPole-v1")
 REACHING = make_task(probes.reaching_environment(steps=7))
 
 
+@pytest.mark.slow
 @pytest.mark.kernels
 @pytest.mark.parametrize("task", [CARTPOLE, REACHING], ids=["discrete", "gaussian"])
 def test_an_episode_depends_on_its_key_alone(task):
@@ -371,6 +378,7 @@ def test_episodes_that_are_not_wanted_stay_empty_and_horizons_cut():
     assert not played.terminated.any()
 
 
+@pytest.mark.slow
 def test_nothing_is_rolled_out_if_no_episode_is_wanted():
     policy, params = probes.policy_for(CARTPOLE)
     nothing = probes.episodes(jax.random.split(jax.random.key(3), 2), 0)

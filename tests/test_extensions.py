@@ -127,6 +127,7 @@ def test_fltrust_weighs_by_the_cosine_with_the_server_and_gives_all_its_length()
     assert np.isfinite(huge.gradient).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("agents", [4, 1])
 def test_fltrust_is_handed_the_gradient_of_the_servers_own_trajectories(agents: int):
     problem = problem_of(aggregator="fltrust:fltrust", agents=agents, byzantine=0, attack="random-noise")
@@ -160,6 +161,7 @@ def mixed(vectors: np.ndarray, valid: np.ndarray, count: int) -> np.ndarray:
     return out
 
 
+@pytest.mark.slow
 def test_mixing_replaces_a_vector_by_the_mean_of_its_nearest():
     rule = load("nnm:nnm")(mean(), alpha=0.25)
     verdict, _ = rule.update((), sent([0], [1], [3], [10]), Own())
@@ -246,6 +248,7 @@ class Heard(Local):
         return replies, memory
 
 
+@pytest.mark.slow
 def test_agents_send_their_momentum_and_the_server_steps_on_its_aggregate():
     settings = {"aggregator": "mean", "optimizer": "sgd", "learning_rate": 0.5, "byzantine": 0}
     problem = problem_of(algorithm="momentum:MOMENTUM", attack="random-noise", **settings)
@@ -264,6 +267,7 @@ def test_agents_send_their_momentum_and_the_server_steps_on_its_aggregate():
 # Pole lengths
 
 
+@pytest.mark.slow
 def test_every_agent_has_the_pole_of_its_own_length_and_the_server_the_usual_one():
     module = importlib.import_module("pole_lengths")
     usual = make_task("CartPole-v1")

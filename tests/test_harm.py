@@ -127,6 +127,7 @@ def rounds(problem: Problem, count: int) -> list[tuple[dict[str, Any], Outcome, 
     return found
 
 
+@pytest.mark.slow
 def test_a_round_says_how_far_the_liars_moved_the_step(tiny: Callable[..., Problem]):
     problem = tiny(aggregator="mean", batch=(4, 4))
     for log, outcome, state in rounds(problem, 3):
@@ -161,6 +162,7 @@ def test_who_sent_nothing_usable_is_neither_honest_nor_harmful(tiny: Callable[..
     assert log["harm"] == pytest.approx(0.0, abs=1e-4)
 
 
+@pytest.mark.slow
 def test_a_round_without_an_aggregate_or_of_one_honest_agent_has_no_harm():
     for settings in ({"agents": 3, "aggregator": "fedpg", "sigma": 1e-9}, {"agents": 1}):
         ((log, _, _),) = rounds(tiny_problem(**settings), 1)
