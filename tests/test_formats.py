@@ -58,6 +58,7 @@ def alike(new: Any, old: Any) -> bool:
     return bool(np.isclose(new, old, rtol=1e-6)) if numbers else bool(new == old)
 
 
+@pytest.mark.slow
 def test_an_older_run_is_resumed_from_its_checkpoint_and_made_longer(folder: Path, problem: Problem):
     before = rows_of(folder)
     run = train_seeds(problem, [SEED], folder, resume=True)[0]

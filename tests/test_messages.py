@@ -270,6 +270,7 @@ def sites(tiny: Callable[..., Problem]) -> InThisProcess:
     return InThisProcess(tiny())
 
 
+@pytest.mark.slow
 def test_a_round_over_messages_is_a_simulated_round(sites: InThisProcess):
     problem = sites.problem
     near, server = Local(problem), Server(problem)
@@ -339,6 +340,7 @@ def remembering(problem: Problem) -> Problem:
     return problem._replace(algorithm=problem.algorithm._replace(agent=Agent(answer, init)))
 
 
+@pytest.mark.slow
 def test_a_site_remembers_as_the_agent_of_a_simulation_does_and_a_round_asked_for_again_counts_once(
     tiny: Callable[..., Problem],
 ):

@@ -78,6 +78,7 @@ def test_a_site_averages_as_the_agent_of_a_simulation_does():
             np.testing.assert_allclose(reply.vectors["gradient"], expected[1], rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("settings", "at"),
     [({"momentum": 0.9}, ("agents", "averages", "gradient")), ({"attack": "mimic"}, ("attack", "gradient", "z"))],

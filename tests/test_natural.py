@@ -58,6 +58,7 @@ def test_the_divergence_is_what_log_probabilities_say(name: str):
     np.testing.assert_allclose(policy.kl(params, params, OBSERVATIONS), 0.0, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["categorical", "categorical, paper"])
 def test_the_fisher_matrix_is_the_expected_square_of_scores(name: str):
     """F = mean over states of sum_a pi(a | s) grad log pi grad log pi^T, summed over all actions."""
@@ -102,6 +103,7 @@ def start(size: int, kl: float = 0.02) -> Stride:
     return Stride(jnp.zeros(size), jnp.zeros(()), jnp.asarray(kl, jnp.float32), jnp.zeros(()), jnp.ones(()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", POLICIES)
 @pytest.mark.parametrize("kl", [2e-3, 0.01])
 def test_the_first_step_has_the_divergence_that_it_should(name: str, kl: float):
@@ -115,6 +117,7 @@ def test_the_first_step_has_the_divergence_that_it_should(name: str, kl: float):
     np.testing.assert_allclose(after, theta + stride.move, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_exact_steps_climb_an_enumerated_task_to_its_top():
     """On a chain whose far end is worth most, with the exact gradient and the states that its policy visits."""
     mdp = chain()
@@ -248,6 +251,7 @@ def test_rounds_without_a_gradient_are_no_reason_for_doubt():
     assert float(repeated(policy, lambda t: nothing, lambda t: nothing, 5)[-1].trust) == pytest.approx(1.0)
 
 
+@pytest.mark.slow
 def test_what_checks_a_step_has_not_been_seen_by_the_aggregator():
     """The server's own trajectories are two halves: the gradient of one for the aggregator, of the other for us."""
     problem = tiny_natural()
@@ -267,6 +271,7 @@ def tiny_natural(**settings: Any) -> Problem:
     return make_problem(make_config(**(NATURAL | settings)))
 
 
+@pytest.mark.slow
 def test_it_is_the_default_and_goes_on_from_a_checkpoint_to_the_same_bits(tmp_path: Path):
     problem = tiny_natural()
     usual = problem.config

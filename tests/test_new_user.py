@@ -119,6 +119,7 @@ def test_a_run_is_read_back_from_its_folder(runs: list[Run]):
         fedpg.load(runs[1].folder.parent)
 
 
+@pytest.mark.slow
 def test_a_task_without_a_name_is_given_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture):
     small = SETTINGS | {"horizon": 10, "test_horizon": 10, "byzantine": 0}
     del small["attack"]
@@ -289,6 +290,7 @@ def test_the_help_lists_every_attack_and_every_aggregator(capsys: Capture):
     assert {*ATTACKS, *AGGREGATORS, *PRE} <= words
 
 
+@pytest.mark.slow
 def test_nobody_need_read_all_of_the_help():
     command = f"{sys.executable} -m fedpg.cli --help | head -1; echo ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60)

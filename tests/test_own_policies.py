@@ -40,7 +40,7 @@ def layers(*sizes: int) -> Any:
             for k, s in zip(keys, shapes, strict=True)
         ]
 
-    return init
+    return jax.jit(init)  # one program, not one for each of its operations
 
 
 def forward(params: Any, x: jax.Array) -> jax.Array:
