@@ -22,7 +22,7 @@ test-more: $(INSTALLED)  ## further cases of what these show
 	$(PYTEST) -m more
 
 test-fast: $(INSTALLED)  ## for daily work: no network, no simulators, no long compilations
-	$(PYTEST) -m "not (network or simulators or slow or more)"
+	$(PYTEST) -n 2 -m "not (network or simulators or slow or more)"
 
 KERNELS := OPTIMISED=1 $(PYTEST) -m kernels
 test-kernels: $(INSTALLED)  ## what rests on the order of a sum, compiled as users have it: here, on AVX2, on an old processor

@@ -62,7 +62,7 @@ class Member(NamedTuple):
 
 
 DAILY = ("compass", "fedpg", "krum", "median", "nnm+krum")
-"""Every promise of these is a quick test: the default, the paper's, one by distance, one by coordinate, one composed."""
+"""Every promise of these is a quick test: the default, the paper's, one by distance, one by coordinate, a mixture."""
 COMPOSED = ("nnm+krum", "nnm+fltrust", "arc+nnm+trimmed-mean", "arc+caf", "bucketing+median", "clipping+mda")
 
 

@@ -37,7 +37,7 @@ OBSERVATIONS = jax.random.normal(jax.random.key(5), (3, 40))
 
 
 def matrix_of(fisher: Callable[[Array], Array], size: int) -> np.ndarray:
-    return np.asarray(jax.vmap(fisher)(jnp.eye(size)), float)
+    return np.asarray(jax.jit(jax.vmap(fisher))(jnp.eye(size)), float)
 
 
 # --- the metric

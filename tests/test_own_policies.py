@@ -85,6 +85,7 @@ def test_its_tensors_have_the_names_of_their_places(name: str):
     assert not np.array_equal(theta, policy.init(jax.random.key(6)))
 
 
+@pytest.mark.slow
 def test_parameters_may_be_one_array_or_hold_a_single_number():
     one = from_logits(lambda key: jax.random.normal(key, (2, 4)), lambda w, x: w @ x, 4, spaces.Discrete(2))
     assert one.shapes == {"theta": (2, 4)}
@@ -141,6 +142,7 @@ def numpy_of(params: Any) -> dict[str, np.ndarray]:
     return {name: np.asarray(value) for name, value in params.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [(), (1,), (16,), (40,), (300,)])
 @pytest.mark.parametrize("name", POLICIES)
 def test_acting_from_numpy_is_acting_in_jax(name: str, shape: tuple[int, ...]):

@@ -85,6 +85,7 @@ def test_a_line_says_what_harm_liars_do_and_only_where_it_is_known():
     assert len(f"seed 0 4711/5000 {describe(lying, known)} 00:10") <= 80  # as on a terminal
 
 
+@pytest.mark.slow
 def test_a_command_for_programs_prints_nothing_else(
     tiny: Callable[..., Problem],
     as_options: Callable[[Config], list[str]],

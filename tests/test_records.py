@@ -140,6 +140,7 @@ def test_steps_and_bytes_add_up_without_those_of_evaluations():
     assert column(records, "bytes") == [40, 80]
 
 
+@pytest.mark.slow
 def test_the_bytes_of_a_round_are_those_of_its_vectors_both_ways(tiny: Callable[..., Problem]):
     problem = tiny(agents=5, byzantine=0, attack="random-noise")
     (run,) = train_seeds(problem, [0])

@@ -101,6 +101,7 @@ class Page(HTMLParser):
         assert self.open.pop() == tag
 
 
+@pytest.mark.slow
 def test_the_report_is_one_page_without_anything_from_outside_and_the_same_as_markdown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

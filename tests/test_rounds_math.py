@@ -180,6 +180,7 @@ def by_hand(problem, state, mu, ascend):
     return thetas, v, ratios
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimizer", ["adam", "sgd"])
 def test_several_inner_steps_are_those_of_the_pseudocode(optimizer):
     problem, state, run = loop(optimizer)
@@ -248,6 +249,7 @@ def test_a_round_in_which_nobody_is_accepted_can_be_the_servers_alone():
     np.testing.assert_allclose(after.theta, state.theta + RATE * mu, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimizer", ["adam", "sgd"])
 def test_gpomdp_is_a_step_on_the_mean_of_the_agents_gradients(optimizer):
     problem, state, step = one_round(algorithm="gpomdp", agents=4, optimizer=optimizer)
@@ -265,6 +267,7 @@ def test_gpomdp_is_a_step_on_the_mean_of_the_agents_gradients(optimizer):
     np.testing.assert_allclose(state.theta, expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_output_is_the_policy_after_a_round_drawn_uniformly():
     seeds, rounds = 1000, 4
     problem = probes.tiny_problem(algorithm="gpomdp", agents=1, optimizer="sgd")

@@ -35,6 +35,7 @@ def aggregate(rule: Aggregator, sent: Sent = SENT) -> np.ndarray:
     return np.asarray(rule.update(rule.init(*sent.vectors.shape), sent, Own())[0].gradient)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "options", "same"),
     [
@@ -62,6 +63,7 @@ def test_behind_buckets_of_s_a_rule_expects_up_to_s_times_the_share_of_liars():
         make_aggregator("bucketing+trimmed-mean", alpha=0.3).init(10, 5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("agents", "alpha", "f"), [(9, 0.3, 2), (9, 0.25, 2), (10, 0.1, 1), (7, 0.2, 1), (5, 0.19, 0)])
 def test_behind_buckets_as_many_are_expected_to_be_spoilt_as_agents_may_lie(agents: int, alpha: float, f: int):
     """f = floor(alpha K), also where K is no multiple of s: all that s f < K / 2 allows."""

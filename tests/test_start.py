@@ -22,6 +22,7 @@ def trained(tiny: Callable[..., Problem], tmp_path_factory: pytest.TempPathFacto
     return folder
 
 
+@pytest.mark.slow
 def test_a_run_begins_from_a_folder_a_file_or_tensors(trained: Path, tiny: Callable[..., Problem], tmp_path: Path):
     problem = tiny(trajectories=10)
     theta = read_start(trained, problem)

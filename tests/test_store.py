@@ -307,6 +307,7 @@ def test_the_meaning_of_a_source_is_the_same_in_every_version_of_python():
     )
 
 
+@pytest.mark.slow
 def test_a_change_makes_the_runs_old_that_depend_on_it_and_no_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     cart, lander = make_config("CartPole-v1", "released", "gpomdp"), make_config("LunarLander-v3", "released")
     for name in {*decisive(cart), *decisive(lander)}:
@@ -334,6 +335,7 @@ def test_a_change_makes_the_runs_old_that_depend_on_it_and_no_others(tmp_path: P
         fingerprints._digest.cache_clear()
 
 
+@pytest.mark.slow
 def test_a_run_folder_is_stored_as_far_as_it_goes(
     tiny: Callable[..., Problem], content: Callable[[Path], dict[str, bytes]], tmp_path: Path
 ):

@@ -41,6 +41,7 @@ def estimates(importance: str, form: str = "gpomdp", baseline: str = "none", siz
     return policy, theta_0, theta_n, batches, make_estimator(form, probes.GAMMA, baseline, importance), chances[members]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("importance", "form", "baseline", "size"),
     [
@@ -86,6 +87,7 @@ def test_pages_recursion_has_the_mean_of_the_old_direction_and_the_difference_of
     np.testing.assert_allclose(mean_answer(jnp.zeros_like(v)), now, rtol=1e-4, atol=1e-5)  # a large batch, from scratch
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rows", [False, True], ids=["one policy", "a policy each"])
 def test_a_cohort_makes_of_its_trajectories_what_each_agent_would_alone(rows: bool):
     """The last agent believes in flipped rewards."""
@@ -178,6 +180,7 @@ class Parabola(NamedTuple):
 START = jnp.array([1.0, -2.0, 0.5, 0.1])
 
 
+@pytest.mark.slow
 def test_byzpg_corrects_its_last_direction_with_small_batches_and_now_and_then_begins_anew():
     problem = small("byzpg", "p=0.3")
     states, seen, logs = rounds(problem, 12)
@@ -336,6 +339,7 @@ def attacked(algorithm: str, **settings: Any) -> Problem:
     return probes.tiny_problem("sign-flipping", algorithm=algorithm, **given | settings)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SUCCESSORS)
 def test_nothing_is_compiled_after_the_first_round(name: str, compiled: list[str]):
     problem = attacked(name)
@@ -354,6 +358,7 @@ def test_nothing_is_compiled_after_the_first_round(name: str, compiled: list[str
     assert compiled == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SUCCESSORS)
 def test_it_goes_on_from_a_checkpoint_to_the_same_bits(name: str, tmp_path: Path):
     problem = attacked(name, trajectories=40)
@@ -384,6 +389,7 @@ class Messages:
         pass
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SUCCESSORS)
 def test_sites_that_exchange_messages_learn_what_agents_in_one_process_do(name: str):
     problem = attacked(name)

@@ -79,13 +79,14 @@ def by_hand(episodes: Trajectories, gamma: float, trace: float) -> np.ndarray:
 
 @pytest.mark.parametrize("layout", [lambda x: x, packed], ids=["side by side", "packed"])
 @pytest.mark.parametrize("trace", [0.0, 0.7, 1.0])
-@pytest.mark.parametrize("lengths", [(6, 4, 5, 6, 3), (6, 0, 5), (4,)], ids=str)
+@pytest.mark.parametrize("lengths", [pytest.param((6, 4, 5, 6, 3), marks=pytest.mark.slow), (6, 0, 5), (4,)], ids=str)
 def test_they_are_those_of_the_definition(lengths: tuple[int, ...], trace: float, layout: Any):
     episodes = some_episodes(lengths)
     found = advantages(layout(episodes), 0.9, trace)
     np.testing.assert_allclose(found, by_hand(episodes, 0.9, trace), rtol=2e-3, atol=2e-4)
 
 
+@pytest.mark.slow
 def test_a_batch_of_two_has_no_bias_on_an_enumerated_task():
     """With lambda = 1, the mean over all pairs of trajectories is the exact gradient: V is fitted to the other one."""
     policy, paths = probes.tiny_policy(), probes.all_paths()
@@ -105,6 +106,7 @@ def test_a_batch_of_two_has_no_bias_on_an_enumerated_task():
     np.testing.assert_allclose(mean, exact, atol=2e-4 * float(jnp.abs(exact).max()) + 1e-5)
 
 
+@pytest.mark.slow
 def test_an_episode_that_was_cut_off_goes_on_and_one_that_ended_does_not():
     """Reward 1 for ever is worth 1 / (1 - gamma) at every step, wherever it is cut off: no action is better."""
     gamma, lengths = 0.9, (6, 4, 5, 6) * 6
@@ -122,6 +124,7 @@ def test_what_lies_beyond_an_episode_that_ended_does_not_matter():
     np.testing.assert_array_equal(advantages(ended, 0.9, 0.9), advantages(unknown, 0.9, 0.9))
 
 
+@pytest.mark.slow
 def test_no_value_exceeds_what_rewards_can_add_up_to():
     """Short episodes that were all cut off say little about what comes after: a fit to them may be absurd."""
     for seed in range(20):
@@ -130,6 +133,7 @@ def test_no_value_exceeds_what_rewards_can_add_up_to():
         assert float(jnp.abs(advantages(cut, 0.9, 0.9)).max()) <= most
 
 
+@pytest.mark.slow
 def test_small_systems_are_solved():
     rng = np.random.default_rng(0)
     root = rng.normal(size=(7, 5, 5))
