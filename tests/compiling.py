@@ -53,16 +53,17 @@ def tidy(base: Path) -> None:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def begin(base: Path) -> Path:
-    """A folder for this run, with all that earlier ones have compiled; it is gone when the run ends."""
+def begin(base: Path, kept: Path) -> Path:
+    """A folder for this run, with all that earlier ones have compiled."""
     base.mkdir(parents=True, exist_ok=True)
     tidy(base)
-    kept = kept_in(base)
     folder = Path(tempfile.mkdtemp(prefix="compiling-", dir=base))
-    atexit.register(end, folder, kept)
-    if kept.is_dir():
+    try:
         for path in programs(kept):
             os.link(path, folder / path.name)
+    except OSError:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
     return folder
 
 
@@ -101,7 +102,9 @@ if not os.environ.get("OPTIMISED"):
     os.environ["XLA_FLAGS"] = " ".join([*flags, *(flag for flag in HASTY if flag not in flags)])
 if CACHE not in os.environ:
     try:
-        os.environ[CACHE] = str(begin(KEPT))
+        kept = kept_in(KEPT)
+        os.environ[CACHE] = str(begin(KEPT, kept))
+        atexit.register(end, Path(os.environ[CACHE]), kept)
     except OSError:  # a checkout that cannot be written to, or files that cannot be linked
         os.environ[CACHE] = tempfile.mkdtemp(prefix="fedpg-tests-")
         atexit.register(shutil.rmtree, os.environ[CACHE], ignore_errors=True)
