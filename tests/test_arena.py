@@ -120,6 +120,7 @@ def test_what_was_played_is_on_disk_and_not_played_again(played: Ledger, pairs: 
     assert missing(again, pairs, [0, 1, 2]) == [Game(*pair, 2) for pair in pairs]
 
 
+@pytest.mark.slow
 def test_a_rule_that_accepts_nobody_learns_nothing(played: Ledger):
     result = played.results[Game("sign-flipping", "test_arena:silent_rule", 0)]
     assert result.honest_kept == result.byzantine_kept == 0.0
@@ -128,6 +129,7 @@ def test_a_rule_that_accepts_nobody_learns_nothing(played: Ledger):
     assert played.results[Game("sign-flipping", "mean", 0)].byzantine_kept == 1.0
 
 
+@pytest.mark.slow
 def test_games_of_other_code_are_played_again(played: Ledger, pairs: list[tuple[str, str]], tmp_path: Path):
     ledger = Ledger(tmp_path, BASE)
     ledger.results = dict(played.results)
@@ -136,6 +138,7 @@ def test_games_of_other_code_are_played_again(played: Ledger, pairs: list[tuple[
     assert missing(ledger, pairs, [0, 1]) == [game]
 
 
+@pytest.mark.slow
 def test_a_stop_keeps_what_was_played_and_the_rest_is_played_later(played: Ledger, pairs, tmp_path: Path):
     ledger, stop = Ledger(tmp_path, BASE), threading.Event()
 
@@ -177,6 +180,7 @@ def test_a_file_that_is_no_arena_is_refused_and_left_as_it_is(tmp_path: Path):
         assert path.read_text() == text
 
 
+@pytest.mark.slow
 def test_two_processes_may_add_to_one_file(played: Ledger, tmp_path: Path):
     one, other = Ledger(tmp_path, BASE), Ledger(tmp_path, BASE)
     first, second = (played.results[Game("sign-flipping", "mean", seed)] for seed in (0, 1))
@@ -246,6 +250,7 @@ def test_a_game_that_takes_minutes_goes_on_from_its_checkpoint(tmp_path: Path):
 # --- what came of it
 
 
+@pytest.mark.slow
 def test_a_matrix_is_made_of_the_area_above_the_untrained_policy(played: Ledger):
     found = matrix_of(played.results, ["sign-flipping"], ["mean"], [0, 1])
     result = played.results[Game("sign-flipping", "mean", 1)]
@@ -302,11 +307,13 @@ def test_bad_words_are_errors_that_say_what_is_right(words: list[str], message: 
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_the_fingerprint_of_a_game_is_that_of_its_settings(played: Ledger):
     for game, result in played.results.items():
         assert result.code == fingerprint(settings_of(BASE, game.attack, game.defence))
 
 
+@pytest.mark.slow
 def test_the_curve_of_a_game_begins_with_the_untrained_policy(played: Ledger):
     starts = {r.curve[0] for g, r in played.results.items() if g.seed == 0 and g.attack not in (ONE, PLACE)}
     assert len(starts) == 1

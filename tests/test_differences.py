@@ -266,6 +266,7 @@ def plain_pole() -> gymnasium.Env[Any, Any]:
     return gymnasium.make("CartPole-v1")
 
 
+@pytest.mark.slow
 def test_the_command_line_says_what_each_agent_gets(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     options = ["--agents", "3", "--batch", "4", "4", "--hidden", "8", "--trajectories", "8", "--horizon", "30"]
     options += ["--test-horizon", "30", "--test-episodes", "2"]
