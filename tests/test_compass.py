@@ -116,6 +116,7 @@ def test_two_who_came_of_ten_are_too_few_to_be_outvoted_as_well():
     assert verdict.accepted.tolist() == [True] * 2 + [False] * 8
 
 
+@pytest.mark.slow
 def test_a_fault_of_the_server_in_one_round_is_not_remembered():
     rule = compass()
     _, honest, server = federation(0)

@@ -100,6 +100,7 @@ def test_the_expected_estimate_is_the_gradient(name, baseline):
     close(expectation(lambda t: gradient(estimator, POLICY, params, t), probability, batch_for(baseline)), grad_j)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "baseline", "importance"), WEIGHTED)
 def test_the_semi_stochastic_gradient_is_unbiased(name, baseline, importance):
     estimator = estimator_of(name, baseline, importance)

@@ -145,6 +145,7 @@ def test_a_round_says_how_far_the_liars_moved_the_step(tiny: Callable[..., Probl
         assert -1 <= log["harm_cosine"] <= 1
 
 
+@pytest.mark.slow
 def test_where_no_optimiser_makes_the_steps_they_go_along_the_aggregate(tiny: Callable[..., Problem]):
     ((log, _, _),) = rounds(tiny(algorithm="n-pg-igt", aggregator="mean", batch=(4, 4)), 1)
     assert log["harm_step"] == pytest.approx(log["harm"], rel=1e-3)
@@ -169,6 +170,7 @@ def test_a_round_without_an_aggregate_or_of_one_honest_agent_has_no_harm():
         assert all(math.isnan(log[name]) for name in Harm._fields)
 
 
+@pytest.mark.slow
 def test_between_real_sites_nobody_knows_the_harm(tiny: Callable[..., Problem]):
     problem = tiny(batch=(4, 4))
     _, log = advance(problem, first_state(problem, 0), Local(problem), Server(problem), simulated=False)
@@ -177,6 +179,7 @@ def test_between_real_sites_nobody_knows_the_harm(tiny: Callable[..., Problem]):
     assert all(row["harm"] is row["harm_step"] is row["harm_cosine"] is None for row in list(run.records.rows())[1:])
 
 
+@pytest.mark.slow
 def test_a_checkpoint_from_before_harm_was_measured_is_gone_on_with(tiny: Callable[..., Problem], tmp_path: Path):
     problem, folder = tiny(), tmp_path / "run"
     run = train_seeds(problem, [0], folder)[0]

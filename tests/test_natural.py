@@ -134,6 +134,7 @@ def test_exact_steps_climb_an_enumerated_task_to_its_top():
     assert returns[-1] > 0.98 * float(best_return(mdp))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", POLICIES)
 @pytest.mark.parametrize("scale", [1e-20, 1.0, 1e20])
 def test_a_vector_that_no_gradient_could_be_moves_the_policy_no_further(name: str, scale: float):
@@ -285,6 +286,7 @@ def test_it_is_the_default_and_goes_on_from_a_checkpoint_to_the_same_bits(tmp_pa
     assert resumed.records.test_returns.tolist() == whole.records.test_returns.tolist()
 
 
+@pytest.mark.slow
 def test_the_server_samples_as_many_trajectories_as_an_agent_and_they_are_counted():
     (run,) = train_seeds(tiny_natural(trajectories=20), [0])
     rows = list(run.records.rows())[1:]
@@ -293,6 +295,7 @@ def test_the_server_samples_as_many_trajectories_as_an_agent_and_they_are_counte
     assert all(row["inner_steps"] == 1 for row in rows)
 
 
+@pytest.mark.slow
 def test_nobody_accepted_is_no_step():
     (run,) = train_seeds(tiny_natural(byzantine=0, attack="random-noise", aggregator="fedpg", sigma=1e-12), [0])
     assert run.records.unused == len(run.records)

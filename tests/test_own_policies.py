@@ -158,6 +158,7 @@ def test_acting_from_numpy_is_acting_in_jax(name: str, shape: tuple[int, ...]):
         np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.kernels
 @pytest.mark.parametrize("hidden", [(20,), (64, 64)])
 def test_an_action_does_not_depend_on_the_observations_beside_it(hidden: tuple[int, ...]):

@@ -196,6 +196,7 @@ def test_several_inner_steps_are_those_of_the_pseudocode(optimizer):
     assert np.abs(v[3] - mu).max() > 1e-4
 
 
+@pytest.mark.slow
 def test_the_inner_loop_stops_before_a_step_whose_ratio_leaves_the_bound():
     problem, state, _ = loop()
     mu = mu_of(problem)
@@ -237,6 +238,7 @@ def test_a_round_in_which_nobody_is_accepted_can_be_skipped():
     assert log["counted"] == after.counted == 2  # the agents' trajectories were sampled: 9 / 4
 
 
+@pytest.mark.slow
 def test_a_round_in_which_nobody_is_accepted_can_be_the_servers_alone():
     problem, state, step = one_round(none_accepted="server", **NONE_CLOSE)
     after, log = step(state)

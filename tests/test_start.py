@@ -44,6 +44,7 @@ def test_a_run_begins_from_a_folder_a_file_or_tensors(trained: Path, tiny: Calla
         train_seeds(problem, [0], trained, resume=True, start=theta)
 
 
+@pytest.mark.slow
 def test_what_is_no_policy_of_this_run_is_refused(trained: Path, tiny: Callable[..., Problem], tmp_path: Path):
     problem = tiny()
     for settings in ({"hidden": (9,)}, {"activation": "relu" if problem.config.activation == "tanh" else "tanh"}):

@@ -63,6 +63,7 @@ def test_the_hessian_product_has_the_mean_of_a_finite_difference_of_exact_gradie
     np.testing.assert_allclose(jnp.prod(chances, axis=1) @ each, difference, atol=1e-3)
 
 
+@pytest.mark.slow
 def test_pages_recursion_has_the_mean_of_the_old_direction_and_the_difference_of_exact_gradients():
     policy, old, theta, batches, estimator, chances = estimates("trajectory")
     v, paths = jax.random.normal(jax.random.key(1), old.shape), probes.all_paths()
@@ -200,6 +201,7 @@ def test_byzpg_corrects_its_last_direction_with_small_batches_and_now_and_then_b
         np.testing.assert_allclose(got.vectors["gradient"], expected, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_round_of_byzpg_that_nobody_answers_keeps_the_direction_with_its_parameters():
     problem = small("byzpg", "p=0.01")
     states, _, _ = rounds(problem, 2)

@@ -10,9 +10,11 @@ import pytest
 import probes
 from fedpg.estimators import make_estimator, weighted_score
 from fedpg.trajectories import Trajectories
-from fedpg.values import RIDGE, advantages, solve
+from fedpg.values import RIDGE, solve
+from fedpg.values import advantages as by_operations
 
 STEPS, FEATURES = 6, 2
+advantages = jax.jit(by_operations, static_argnums=(1, 2))  # one program, not one for each operation
 
 
 def some_episodes(lengths: tuple[int, ...], seed: int = 0) -> Trajectories:
