@@ -157,6 +157,7 @@ def test_a_stop_keeps_what_was_played_and_the_rest_is_played_later(played: Ledge
         assert again.results[game].curve == pytest.approx(played.results[game].curve)
 
 
+@pytest.mark.slow
 def test_an_error_in_a_game_is_raised_and_the_others_are_kept(pairs, tmp_path: Path):
     ledger = Ledger(tmp_path, BASE)
     problems = pairings_of(BASE, pairs)
@@ -279,6 +280,7 @@ def test_the_command_plays_prints_and_draws_and_then_only_prints(tmp_path: Path,
     assert not any("another version" in str(block) for block in blocks)
 
 
+@pytest.mark.slow
 def test_defences_that_so_few_agents_cannot_have_are_left_out_by_default():
     said: list[str] = []
     found = playable(base_config("CartPole-v1", 3, 1, 1500), DEFENCES, said.append)

@@ -188,6 +188,7 @@ def test_quiet_is_only_the_summary(options: list[str], tmp_path: Path, capsys: C
     assert "CartPole-v1: fedpg-br, 4 agents, 1 Byzantine (sign-flipping)" in out
 
 
+@pytest.mark.slow
 def test_a_terminal_gets_a_live_line_per_seed(tiny: Callable[..., Problem], tmp_path: Path):
     terminal = io.StringIO()
     live = Live(tiny().config, Console(file=terminal, force_terminal=True, width=80))

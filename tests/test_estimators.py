@@ -368,6 +368,7 @@ def test_an_episode_depends_on_its_key_alone(task):
     assert task is REACHING or len(set(whole.lengths.tolist())) > 5
 
 
+@pytest.mark.slow
 def test_episodes_that_are_not_wanted_stay_empty_and_horizons_cut():
     keys = jax.random.split(jax.random.key(3), 6)
     mixed = probes.episodes(keys, jnp.array([0, 3, 0, 5, 500, 0]))

@@ -178,6 +178,7 @@ def test_the_exported_policy_imports_numpy_and_nothing_else(tmp_path: Path):
     assert len(code) <= 10, "about ten lines"
 
 
+@pytest.mark.slow
 def test_export_evaluate_and_play_from_the_command_line(
     tiny: Callable[..., Problem], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):

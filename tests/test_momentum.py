@@ -37,6 +37,7 @@ def averages(gradients: list[np.ndarray], beta: float) -> list[np.ndarray]:
     return found[1:]
 
 
+@pytest.mark.slow
 def test_agents_send_the_average_of_their_gradients_over_rounds():
     plain, averaging = (answers(probes.tiny_problem(agents=3, momentum=beta)) for beta in (0.0, 0.75))
     for mine, expected in zip(averaging, averages(plain, 0.75), strict=True):

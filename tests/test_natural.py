@@ -324,6 +324,7 @@ def test_a_policy_without_a_divergence_is_refused_with_what_to_do():
         fisher_at(policy, policy.init(jax.random.key(0)), OBSERVATIONS)
 
 
+@pytest.mark.slow
 def test_its_settings_are_options_of_the_algorithm():
     assert natural(kl=0.05).needs == ("check", "states", "scores")
     (run,) = train_seeds(tiny_natural(algorithm_options=("kl=0.001", "keep=0.5"), trajectories=10), [0])

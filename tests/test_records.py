@@ -191,6 +191,7 @@ def test_the_mean_harm_is_over_the_rounds_in_which_it_is_known():
     assert Records(FIVE).unused == 0
 
 
+@pytest.mark.slow
 def test_the_curve_has_a_panel_of_harm_where_somebody_may_do_any(tmp_path: Path):
     def height(**changes: Any) -> int:
         config = dataclasses.replace(FIVE, byzantine=changes.pop("byzantine", 2))

@@ -114,6 +114,7 @@ def test_every_stored_result_is_compared():
     assert len(CASES) == 9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*RULES_OF_F, *STEPS_OF_F, START_AT_0])
 def test_rules_agree_with_other_software(name: str):
     made = functools.cache((RULES_OF_F | STEPS_OF_F).get(name, int))

@@ -315,6 +315,7 @@ def test_agents_of_fedsvrpg_m_take_no_step_that_is_too_long_and_none_that_is_not
     assert not np.isfinite(sent["gradient"][1]).all()  # which the border check turns away
 
 
+@pytest.mark.slow
 def test_fedsvrpg_m_steps_by_the_moves_and_its_agents_sample_as_they_go():
     problem = small("fedsvrpg-m", "rate=0.5", "steps=2", "beta=0.5", "longest=9")
     states, seen, logs = rounds(problem, 3)
@@ -421,6 +422,7 @@ def test_a_site_answers_to_a_small_batch_only_if_the_algorithm_has_them(name: st
                 decode_broadcast(*check, problem.algorithm.small_batches)
 
 
+@pytest.mark.slow
 def test_a_small_batch_has_a_width_of_its_own():
     problem = small("byzpg", "p=0.3")
     assert widths(problem) == (2, 3)
