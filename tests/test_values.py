@@ -50,7 +50,8 @@ def by_hand(episodes: Trajectories, gamma: float, trace: float) -> np.ndarray:
     rewards = [np.asarray(episodes.rewards, float)[:n, i] for i, n in enumerate(lengths)]
 
     def phi(x: np.ndarray) -> np.ndarray:
-        return np.concatenate([np.ones_like(x[..., :1]), x, x**2], axis=-1)
+        products = [x[..., i] * x[..., j] for i in range(FEATURES) for j in range(i, FEATURES)]
+        return np.concatenate([np.ones_like(x[..., :1]), x, np.stack(products, axis=-1)], axis=-1)
 
     out = np.zeros((STEPS, len(lengths)))
     for e, n in enumerate(lengths):
@@ -65,7 +66,7 @@ def by_hand(episodes: Trajectories, gamma: float, trace: float) -> np.ndarray:
                 matrix = matrix + np.outer(features[t], features[t] - after)
                 target = target + features[t] * to_go
                 squares = squares + features[t] ** 2
-        w = np.zeros(2 * FEATURES + 1)
+        w = np.zeros(1 + FEATURES + FEATURES * (FEATURES + 1) // 2)
         if np.any(squares):
             ridge = np.where(np.arange(len(w)) > 0, RIDGE + len(w) / squares[0], RIDGE)
             w = np.linalg.solve(matrix + np.diag(ridge * squares), target)

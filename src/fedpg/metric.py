@@ -71,3 +71,33 @@ def unit_of(vector: Array) -> tuple[Array, Array]:
     scaled = vector / jnp.where(largest > 0, largest, 1.0)
     length = jnp.linalg.norm(scaled)
     return scaled / jnp.where(length > 0, length, 1.0), largest * length
+
+
+@jax.jit
+def signal_of(mu: Array, vectors: Array, accepted: Array, scores: Array) -> Array:
+    """The share of |mu|^2 that is no noise, mu an aggregate of the n accepted vectors g_i, in the metric of the step.
+
+    (median_i <g_i, mu> - v / (n - 1)) / |mu|^2 with v = median_i |g_i - mu|^2. Most agents go along with mu as far as
+    it is signal; but each is also part of mu, and goes along with its own noise in it: v / (n - 1), on average. By the
+    medians, a few liars change neither by much. Of two vectors or one: 1.
+    """
+    unit, length = unit_of(mu)
+    rows = jnp.where(accepted[:, None], vectors / jnp.maximum(length, 1e-30), 0.0)  # [K, D], in units of |mu|
+    matrix = damped(fisher_of(scores), unit)
+    image = solve(matrix, unit)
+
+    def square(v: Array) -> Array:
+        direction, size = unit_of(v)  # lies may be very long
+        return direction @ solve(matrix, direction) * jnp.minimum(size, 1e15) ** 2
+
+    count = jnp.sum(accepted)
+    along, away = (
+        jnp.nanmedian(jnp.where(accepted, x, jnp.nan)) for x in (rows @ image, jax.vmap(square)(rows - unit))
+    )
+    share = share_of(along - away / jnp.maximum(count - 1, 1), unit @ image)
+    return jnp.where(count > 2, jnp.clip(share, -1.0, 1.0), 1.0)
+
+
+def share_of(part: Array, whole: Array) -> Array:
+    """part / whole, 0 of nothing."""
+    return jnp.where(whole > 0, part / jnp.where(whole > 0, whole, 1.0), 0.0)

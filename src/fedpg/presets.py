@@ -88,6 +88,8 @@ RENAMED = {
 # Natural steps, the same for all tasks; and the two readings of the paper: its text, and what made its figures.
 PRESETS: dict[str, dict[str, Any]] = {
     "best": {
+        # Many rounds of a few trajectories: the table's 32 and 48 would leave a federation of ten a handful of steps.
+        "batch": (16, 16),
         "attack_form": "paper",
         "aggregator": "compass",
         "alpha": 0.3,

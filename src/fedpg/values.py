@@ -2,22 +2,26 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from fedpg.trajectories import Trajectories, reward_to_go
 
 RIDGE = 1e-2
 """As a share of each feature's own sum of squares: what keeps a fit to a few short episodes from going astray."""
+MOST_PRODUCTS = 100
+"""Of the numbers of an observation: each episode has a fit of its own, whose time grows with their third power."""
 
 
 def advantages(trajectories: Trajectories, gamma: float, trace: float) -> Array:
     """A_t = sum_l (gamma lambda)^l d_{t+l}, d_t = r_t + gamma V(s_{t+1}) - V(s_t), with lambda = `trace`.  [T, B]
 
-    V(s) = w . phi(s), phi the observation, its squares and 1, and w the least-squares fit to the discounted returns
-    of all *other* episodes of the batch. So V knows nothing of the episode that it is subtracted from, and adds no bias
-    with lambda = 1. After the last step of an episode that the task ended V is 0; one that was cut off would have gone
-    on, and its returns go on with V of its last observation. Those depend on w themselves, linearly, so that the fit
-    is one linear system:  sum_t phi_t (phi_t - c gamma^(n-t) phi_n)^T w = sum_t phi_t G_t, c = 1 if it was cut off.
+    V(s) = w . phi(s), phi the observation, products of its numbers and 1, and w the least-squares fit to the discounted
+    returns of all *other* episodes of the batch. So V knows nothing of the episode that it is subtracted from, and adds
+    no bias with lambda = 1. After the last step of an episode that the task ended V is 0; one that was cut off would
+    have gone on, and its returns go on with V of its last observation. Those depend on w themselves, linearly, so that
+    the fit is one linear system:  sum_t phi_t (phi_t - c gamma^(n-t) phi_n)^T w = sum_t phi_t G_t, c = 1 if it was cut
+    off.
 
     J. Schulman et al., "High-dimensional continuous control using generalized advantage estimation", ICLR 2016.
     """
@@ -43,8 +47,15 @@ def advantages(trajectories: Trajectories, gamma: float, trace: float) -> Array:
 
 
 def _features(observations: Array) -> Array:
-    """[F, ...] -> [2F + 1, ...]"""
-    return jnp.concatenate([jnp.ones_like(observations[:1]), observations, observations**2])
+    """1, the observation, and the products of its numbers: all of them, or the squares alone where that is too many.
+
+    [F, ...] -> [1 + F + F (F + 1) / 2, ...], or [1 + 2F, ...]
+    """
+    count = observations.shape[0]
+    i, j = np.triu_indices(count)
+    if len(i) > MOST_PRODUCTS:
+        i = j = np.arange(count)
+    return jnp.concatenate([jnp.ones_like(observations[:1]), observations, observations[i] * observations[j]])
 
 
 def _fit(squares: Array, matrices: Array, targets: Array) -> Array:

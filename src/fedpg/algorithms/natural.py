@@ -15,31 +15,37 @@ from jax import Array
 from fedpg.agents import GRADIENT
 from fedpg.aggregators import Own
 from fedpg.errors import require
-from fedpg.metric import damped, divergence, fisher_at, solve, unit_of
+from fedpg.metric import damped, divergence, fisher_at, share_of, signal_of, solve, unit_of
 from fedpg.policies import Policy
 from fedpg.problem import Algorithm, Federation, Memory, Outcome, Problem, State, make_broadcast
 from fedpg.server import Server
 
 SHORTEST, LONGEST = 1e-3, 0.1
-"""Of all steps, as KL divergences, before trust shortens them."""
+"""Of all steps, as KL divergences, before noise and doubt shorten them."""
 GAIN, SHORTER, LONGER = 1.5, 0.25, 2.0
 """How fast divergences follow the slopes, and by which factors they change from step to step at the most."""
 FASTER, SLOWER = 1.5, 4.0
 """The rate, the length of a move over that of mu, grows and falls by these factors from step to step at the most."""
 TOO_FAR = 1.5
 """A step whose divergence is so many times that of the quadratic model is halved until it is not."""
-DOUBT = 0.2
-"""The weight of a new round in the average of what the server confirms."""
+NEW = 0.1
+"""The weight of a new round in the averages of the signal and of what the server finds; and in that of the
+aggregates, at the least."""
 
 
 class Stride(NamedTuple):
     """What is remembered of the steps so far."""
 
     move: Array  # [D]: the last one
-    slope: Array  # mu . move at its beginning
+    slope: Array  # mean . move at its beginning
     kl: Array  # the divergence that its length was chosen by
-    rate: Array  # its length over |mu|, had it been trusted; 0 before the first
-    trust: Array  # how much of the promised slopes the server has found in trajectories of its own; 1 is all
+    rate: Array  # its length over |mean|, had all of it been signal; 0 before the first
+    mean: Array  # [D]: the aggregates, averaged over the more rounds the less signal they have
+    noise: Array  # how much of an aggregate's noise is left in that average
+    signal: Array  # the share of |mu|^2 that is no noise, on average
+    found: Array  # the slope along the steps that the server found in trajectories of its own
+    promised: Array  # the slope that it should have found
+    squares: Array  # of what it found
 
 
 def natural(kl: float = 0.02, keep: float = 0.35) -> Algorithm:
@@ -54,58 +60,80 @@ def natural(kl: float = 0.02, keep: float = 0.35) -> Algorithm:
         verdict, aggregator = server.aggregate(state.aggregator, replies, broadcast)  # mu
         if verdict.somebody:
             own = server.contribution(broadcast)  # F and a check, from as many trajectories as an agent's
-            theta, stride = step(problem.policy, keep, theta, verdict.gradient, own, stride)
+            mu = verdict.gradient
+            signal = signal_of(mu, replies.sent("gradient").clean, verdict.accepted, own.scores)
+            theta, stride = step(problem.policy, keep, theta, mu, signal, own, stride)
         outcome = Outcome(replies, verdict, 1, int(verdict.somebody), own=server.own_count)
         return state._replace(theta=theta, aggregator=aggregator, agents=agents, algorithm=stride), outcome
 
     def first(problem: Problem, theta: Array) -> Memory:
-        return Stride(jnp.zeros_like(theta), jnp.zeros(()), jnp.asarray(kl, jnp.float32), jnp.zeros(()), jnp.ones(()))
+        start, zero, one = jnp.zeros_like(theta), jnp.zeros(()), jnp.ones(())
+        return Stride(start, zero, jnp.asarray(kl, jnp.float32), zero, start, one, one, zero, zero, zero)
 
     def warm_up(problem: Problem, state: State, own: Own) -> None:
-        step(problem.policy, keep, state.theta, state.theta, own, state.algorithm)
+        agents = problem.config.agents
+        nothing, nobody = jnp.zeros((agents, problem.policy.size)), jnp.zeros(agents, bool)
+        signal = signal_of(state.theta, nothing, nobody, own.scores)
+        step(problem.policy, keep, state.theta, state.theta, signal, own, state.algorithm)
 
     needs = ("check", "states", "scores")  # the scores are for aggregators: they may judge in the metric of the step
     return Algorithm(one_round, GRADIENT, init=first, needs=needs, warm_up=warm_up, optimised=False)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
-def step(policy: Policy, keep: float, theta: Array, mu: Array, own: Own, last: Stride) -> tuple[Array, Stride]:
-    """(theta after the step, what to remember of it)."""
+def step(
+    policy: Policy, keep: float, theta: Array, mu: Array, signal: Array, own: Own, last: Stride
+) -> tuple[Array, Stride]:
+    """(theta after the step, what to remember of it); `signal` is the share of |mu|^2 that is no noise."""
     states, check = own.states, own.check
     assert states is not None
     assert check is not None
-    matrix = damped(fisher_at(policy, theta, states), mu)
-    unit, length = unit_of(mu)
-    d = solve(matrix, unit)  # F^-1 mu / |mu|
+    signal = jnp.clip(_averaged(last.signal, signal), 0.0, 1.0)
+    weight = jnp.maximum(signal, NEW)
+    mean = weight * mu + (1 - weight) * last.mean
+    noise = weight**2 + (1 - weight) ** 2 * last.noise
+    real = share_of(signal, signal + (1 - signal) * noise)  # the share of |mean|^2 that is no noise
+
+    matrix = damped(fisher_at(policy, theta, states), mean)
+    unit, length = unit_of(mean)
+    d = solve(matrix, unit)  # F^-1 mean / |mean|
     bend = d @ matrix(d)  # with the damping: it also holds moves that the policy does not feel, so near to theta
-    kl = next_kl(last, mu, keep)
-    far = jnp.sqrt(_share(2 * kl, bend))  # the divergence of a move r d is r^2 d . F d / 2, nearly
+    kl = next_kl(last, mu, keep, real)
+    far = jnp.sqrt(share_of(2 * kl, bend))  # the divergence of a move r d is r^2 d . F d / 2, nearly
     far = jnp.where(last.rate > 0, jnp.minimum(far, FASTER * last.rate * length), far)
 
     def too_far(far: Array) -> Array:
         return (divergence(policy, theta, theta + far * d, states) > TOO_FAR * kl) & (far > 0)
 
     far = jax.lax.while_loop(too_far, lambda far: far / 2, far)
-    rate = jnp.where(far > 0, jnp.maximum(_share(far, length), last.rate / SLOWER), last.rate)
-    promised = mu @ d
-    confirmed = jnp.where(promised > 0, jnp.clip(_share(check @ d, promised), -1.0, 2.0), last.trust)
-    trust = (1 - DOUBT) * last.trust + DOUBT * confirmed
-    move = jnp.clip(trust, 0.0, 1.0) * far * d
-    after = theta + move, Stride(move, mu @ move, kl, rate, trust)
-    sound = jnp.all(jnp.isfinite(after[0])) & jnp.isfinite(trust)  # a fault of one round must not be remembered
+    rate = jnp.where(far > 0, jnp.maximum(share_of(far, length), last.rate / SLOWER), last.rate)
+
+    slope = jnp.sqrt(jnp.maximum(unit @ d, 0.0))  # of the mean along d, and of the check, in units of |d|
+    promise, seen = real * length * slope, share_of(check @ d, slope)
+    known = last.promised > 0  # before the first round, the server had found what was promised
+    found = _averaged(jnp.where(known, last.found, promise), seen)
+    promised = _averaged(jnp.where(known, last.promised, promise), promise)
+    squares = _averaged(last.squares, seen**2)
+    error = jnp.sqrt(squares * NEW / (2 - NEW))  # of the average
+    trust = jnp.where(promised > 0, jnp.clip(share_of(found + error, promised), 0.0, 1.0), 1.0)
+
+    move = jnp.sqrt(real * trust) * far * d
+    after = theta + move, Stride(move, mean @ move, kl, rate, mean, noise, signal, found, promised, squares)
+    sound = jnp.all(jnp.isfinite(after[0])) & jnp.isfinite(found)  # a fault of one round must not be remembered
     return jax.tree.map(lambda new, old: jnp.where(sound, new, old), after, (theta, last))
 
 
-def next_kl(last: Stride, mu: Array, keep: float) -> Array:
-    """The divergence of the next step: larger if more than `keep` of the last one's slope was left at its end.
+def next_kl(last: Stride, mu: Array, keep: float, real: Array) -> Array:
+    """The divergence of the next step: larger if more of the last one's slope was left at its end than should be.
 
-    With x the last move, mu_t . x / mu_{t-1} . x is what is left. On a parabola that is 1 - |x| / (the best length);
-    where mu is noise, the slope at the beginning was an illusion, and about nothing is left.
+    With x the last move, mu_t . x / slope is what is left. Of a parabola's slope it is real (1 - |x| / the best
+    length): the rest was noise of its own. A step of `real` times the best length gains most, and leaves real (1 -
+    real); but no less than `keep` of what was real.
     """
-    left = jnp.where(last.slope > 0, _share(mu @ last.move, last.slope), keep)
-    return jnp.clip(last.kl * jnp.clip(jnp.exp(GAIN * (left - keep)), SHORTER, LONGER), SHORTEST, LONGEST)
+    aim = real * jnp.maximum(1 - real, keep)
+    left = jnp.where(last.slope > 0, share_of(mu @ last.move, last.slope), aim)
+    return jnp.clip(last.kl * jnp.clip(jnp.exp(GAIN * (left - aim)), SHORTER, LONGER), SHORTEST, LONGEST)
 
 
-def _share(part: Array, whole: Array) -> Array:
-    """part / whole, 0 of nothing."""
-    return jnp.where(whole > 0, part / jnp.where(whole > 0, whole, 1.0), 0.0)
+def _averaged(before: Array, new: Array) -> Array:
+    return (1 - NEW) * before + NEW * new
