@@ -22,7 +22,7 @@ from fedpg.server import Server
 
 SHORTEST, LONGEST = 1e-3, 0.1
 """Of all steps, as KL divergences, before noise and doubt shorten them."""
-GAIN, SHORTER, LONGER = 1.5, 0.25, 2.0
+GAIN, SHORTER, LONGER = 1.0, 0.25, 1.4
 """How fast divergences follow the slopes, and by which factors they change from step to step at the most."""
 FASTER, SLOWER = 1.5, 4.0
 """The rate, the length of a move over that of mu, grows and falls by these factors from step to step at the most."""
