@@ -191,7 +191,7 @@ def test_a_vector_that_no_gradient_could_be_moves_the_policy_no_further(name: st
 
 def test_a_slope_that_is_left_makes_the_next_step_longer_and_one_that_has_turned_makes_it_shorter():
     last = start(2, 0.01, move=[1.0, 0.0], slope=2.0)
-    found = [float(next_kl(last, jnp.array([left, 7.0]), 0.35, ALL)) for left in (2.0, 0.7, 0.0, -2.0)]
+    found = [float(next_kl(last, jnp.array([left, 7.0]), 0.35, ALL)) for left in (2.0, 0.7, 0.0, -4.0)]
     assert found[0] > 0.01 == pytest.approx(found[1], rel=1e-3)
     assert found[1] > found[2] > found[3]
     assert found[3] == pytest.approx(0.01 * SHORTER, rel=1e-3)
@@ -247,7 +247,7 @@ def test_steps_shrink_when_the_server_does_not_see_the_slope_that_is_promised():
     lie = jax.random.normal(jax.random.key(0), (policy.size,))
     strides = repeated(policy, lambda t: lie, lambda t: jnp.zeros_like(lie), 45)
     moved = [float(jnp.linalg.norm(stride.move)) for stride in strides]
-    assert max(moved[30:]) < 0.25 * max(moved)
+    assert max(moved[40:]) < 0.2 * max(moved)
     against = repeated(policy, lambda t: lie, lambda t: -lie, 20)
     assert float(jnp.linalg.norm(against[-1].move)) == 0.0
     honest = repeated(policy, lambda t: lie, lambda t: lie, 10)
