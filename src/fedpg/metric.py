@@ -67,8 +67,9 @@ def solve(matrix: Fisher, target: Array, iterations: int = ITERATIONS) -> Array:
 
 def unit_of(vector: Array) -> tuple[Array, Array]:
     """(its direction, its length), also where squares are too small or too large for a float; 0 has the direction 0."""
-    largest = jnp.max(jnp.abs(vector))
-    scaled = vector / jnp.where(largest > 0, largest, 1.0)
+    # XLA may multiply by 1 / largest, which must be neither inf nor so small that it is taken for 0.
+    largest = jnp.clip(jnp.max(jnp.abs(vector)), 1e-37, 1e37)
+    scaled = vector / largest
     length = jnp.linalg.norm(scaled)
     return scaled / jnp.where(length > 0, length, 1.0), largest * length
 
@@ -77,25 +78,27 @@ def unit_of(vector: Array) -> tuple[Array, Array]:
 def signal_of(mu: Array, vectors: Array, accepted: Array, scores: Array) -> Array:
     """The share of |mu|^2 that is no noise, mu an aggregate of the n accepted vectors g_i, in the metric of the step.
 
-    (median_i <g_i, mu> - v / (n - 1)) / |mu|^2 with v = median_i |g_i - mu|^2. Most agents go along with mu as far as
-    it is signal; but each is also part of mu, and goes along with its own noise in it: v / (n - 1), on average. By the
-    medians, a few liars change neither by much. Of two vectors or one: 1.
+    median_i [<g_i, mu> - a_i / (n - 1)] / |mu|^2 with a_i = |g_i - mu|^2. Most agents go along with mu as far as it is
+    signal; but each is also part of mu, and goes along with its own noise in it: that is a_i / (n - 1), or less if it
+    is so long that rules cut it down to the median length. NaN if nobody can tell: of two vectors, one, or none, or if
+    mu is 0.
     """
     unit, length = unit_of(mu)
     rows = jnp.where(accepted[:, None], vectors / jnp.maximum(length, 1e-30), 0.0)  # [K, D], in units of |mu|
     matrix = damped(fisher_of(scores), unit)
     image = solve(matrix, unit)
 
-    def square(v: Array) -> Array:
+    def far(v: Array) -> Array:
         direction, size = unit_of(v)  # lies may be very long
-        return direction @ solve(matrix, direction) * jnp.minimum(size, 1e15) ** 2
+        return jnp.sqrt(jnp.maximum(direction @ solve(matrix, direction), 0.0)) * jnp.minimum(size, 1e15)
 
-    count = jnp.sum(accepted)
-    along, away = (
-        jnp.nanmedian(jnp.where(accepted, x, jnp.nan)) for x in (rows @ image, jax.vmap(square)(rows - unit))
-    )
-    share = share_of(along - away / jnp.maximum(count - 1, 1), unit @ image)
-    return jnp.where(count > 2, jnp.clip(share, -1.0, 1.0), 1.0)
+    def median(x: Array) -> Array:
+        return jnp.nanmedian(jnp.where(accepted, x, jnp.nan))
+
+    count, away = jnp.sum(accepted), jax.vmap(far)(rows - unit)
+    own = away * jnp.minimum(away, median(away)) / jnp.maximum(count - 1, 1)
+    share = share_of(median(rows @ image - own), unit @ image)
+    return jnp.where((count > 2) & (length > 0), jnp.clip(share, -1.0, 1.0), jnp.nan)
 
 
 def share_of(part: Array, whole: Array) -> Array:
