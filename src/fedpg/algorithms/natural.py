@@ -35,6 +35,9 @@ aggregates, at the least."""
 FAINTEST = 0.02
 """The share of signal, at the least: some tasks reward few agents at first, and most of these go along with nobody."""
 
+MOST = 1e18
+"""What the server finds is squared, and a float ends at 3e38."""
+
 
 class Stride(NamedTuple):
     """What is remembered of the steps so far."""
@@ -117,7 +120,8 @@ def step(
     rate = jnp.where(far > 0, jnp.maximum(share_of(far, length), last.rate / SLOWER), last.rate)
 
     slope = jnp.sqrt(jnp.maximum(unit @ d, 0.0))  # of the mean along d, and of the check, in units of |d|
-    promise, seen = real * length * slope, share_of(check @ d, slope)
+    promise = real * length * slope
+    seen = jnp.clip(share_of(check @ d, slope), -MOST, MOST)
     known = last.promised > 0  # before the first round, the server had found what was promised
     found = _averaged(jnp.where(known, last.found, promise), seen)
     promised = _averaged(jnp.where(known, last.promised, promise), promise)

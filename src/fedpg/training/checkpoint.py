@@ -56,7 +56,15 @@ def load_checkpoint(folder: Path, problem: Problem, seed: int) -> tuple[State, R
         count = columns["round"].shape
         missed = {name: np.full(count, np.nan) for name in Harm._fields}
         columns = missed | {"bytes": np.full(count, message_bytes(problem))} | columns
-    if wanted != {name: (value.dtype, value.shape) for name, value in tensors.items()}:
+    there = {name: (value.dtype, value.shape) for name, value in tensors.items()}
+    if wanted != there:
+        differ = [name for name in wanted | there if wanted.get(name) != there.get(name)]
+        if all(name.startswith(".algorithm") for name in differ):
+            raise StorageError(
+                f"{path} was written by another version of fedpg, whose algorithm {problem.config.algorithm!r} "
+                "remembered other things: finish the run with that version, or begin a new one from its policy, by "
+                f"another --out and --start-from {folder}"
+            )
         raise StorageError(f"{path} is damaged: it does not hold the state of this run")
     rounds = int(tensors[".round"])
     missing = {*KEPT, *(COLUMNS if rounds else ())} - set(columns)
