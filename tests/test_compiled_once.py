@@ -67,15 +67,15 @@ def test_other_settings_are_another_piece_and_the_same_others(settings: dict[str
 ROUNDS = 12
 SHORT: dict[str, Any] = {"agents": 10, "horizon": 60, "test_horizon": 60, "test_episodes": 3}
 RUNS: dict[str, dict[str, Any]] = {
-    "natural": {"byzantine": 3, "attack": "random-noise"},
+    "natural": {"byzantine": 3, "attack": "random-noise", "batch": (12, 20)},
     "paper": {"algorithm": "fedpg-br", "byzantine": 3, "attack": "random-noise"},
     "released": {"preset": "released", "byzantine": 3, "attack": "fedpg-attack"},
     "the server alone": {"preset": "released", "sigma": 1e-6},
     "gpomdp": {"algorithm": "gpomdp", "batch": (12, 20)},
     "an attack on the aggregator": {"algorithm": "fedpg-br", "byzantine": 3, "attack": "opt-alie", "momentum": 0.5},
 }
-SMALL = {"jit(_measure)", "jit(_reduce_sum)", "jit(not_equal)"}
-"""What is left to the first round: a norm, a sum, a comparison."""
+SMALL = {"jit(_measure)", "jit(_reduce_sum)", "jit(_where)", "jit(not_equal)"}
+"""What is left to the first round: a norm, a sum, a choice, a comparison."""
 
 
 def run(problem: Problem, seed: int, compiled: list[str]) -> tuple[set[str], list[str]]:

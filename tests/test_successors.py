@@ -450,7 +450,7 @@ def test_every_preset_has_settings_for_it(name: str, preset: Any, task: str):
     [
         *(({"algorithm": name, "momentum": 0.9}, "momentum must be 0") for name in SUCCESSORS),
         *(({"algorithm": name, "inner_steps": 3}, "inner_steps must be 1") for name in SUCCESSORS),
-        ({"algorithm": "byzpg", "minibatch": 13}, "minibatch = 13 is more than the smallest batch, 12"),
+        ({"algorithm": "byzpg", "minibatch": 17}, "minibatch = 17 is more than the smallest batch, 16"),
     ],
 )
 def test_settings_that_cannot_work_are_refused(settings: dict[str, Any], words: str):
