@@ -8,7 +8,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 RESULTS = Path(__file__).parents[2] / "results" / "arena"
-stored = json.loads((RESULTS / "CartPole-v1-natural-K10-3-500-6126e5d9.json").read_text())
+stored = json.loads((RESULTS / "CartPole-v1-natural-K10-3-500-b7b85d1f.json").read_text())
 attacks, defences, _ = stored["casts"][0]
 
 
