@@ -1,8 +1,8 @@
 """How much of ten agents' gradient is signal, and how the episodes of a policy end. Half a minute.
 
     fedpg train --task LunarLander-v3 --trajectories 400 --out runs/lander
-    python studies/signal.py runs/lander
-    python studies/signal.py runs/lander --traces 0.9 0.97 --discounts 0.99 0.999
+    python studies/faint_signal.py runs/lander
+    python studies/faint_signal.py runs/lander --traces 0.9 0.97 --discounts 0.99 0.999
 
 Forty agents sample 16 trajectories each with the policy of a run. The share of signal is that of |m|^2, m the mean of
 ten such agents, in the metric of a natural step: by the products of different agents' gradients, which have no noise in
