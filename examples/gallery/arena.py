@@ -1,4 +1,4 @@
-"""The arena: 24 attacks against eight defences, from the games that are stored in results/arena."""
+"""The arena: 24 attacks against five defences, from the games that are stored in results/arena."""
 
 import json
 import sys

@@ -12,7 +12,7 @@ stored = json.loads((RESULTS / "CartPole-v1-natural-K10-3-500-b7b85d1f.json").re
 DEFENCES = {
     "compass": "compass",
     "fltrust": "fltrust",
-    "median": "median",
+    "geometric-median": "geometric median",
     "fedpg": "the paper's",
     "mean": "no defence",
 }
