@@ -114,6 +114,19 @@ class Chromium:
         text = self.evaluate("document.body.innerText") if getattr(self, "session", None) else self.log.read_text()
         raise AssertionError(f"waited {seconds} s in vain for {what}; the page says:\n{text[:3000]}")
 
+    def over(self, selector: str, expression: str) -> None:
+        """Move the pointer over an element until an expression is true. Again and again: a page that is drawn anew
+        just then has a new element, which hears of the next move only."""
+
+        def seen() -> Any:
+            box = f"document.querySelector({json.dumps(selector)}).getBoundingClientRect()"
+            where = self.evaluate(f"(({{x, y, width}}) => ({{x: x + width / 2, y: y + 30}}))({box})")
+            where["x"] += time.monotonic() % 1  # a pointer that stands still does not move
+            self.call("Input.dispatchMouseEvent", type="mouseMoved", **where)
+            return self.evaluate(expression)
+
+        self._until(seen, expression)
+
     def text(self) -> str:
         return str(self.evaluate("document.body.innerText"))
 

@@ -6,7 +6,6 @@ import shutil
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -113,10 +112,7 @@ def test_several_finished_runs_are_side_by_side(page: Chromium, tiny_run: Path):
         states = page.evaluate("[...document.querySelectorAll('#runs .state')].map(s => s.className)")
         assert states == ["state running", "state finished", "state finished"]
         page.evaluate("document.querySelector('.panel .chart').scrollIntoView({block: 'center'})")
-        box = "document.querySelector('.panel .chart svg').getBoundingClientRect()"
-        where: dict[str, Any] = page.evaluate(f"(({{x, y, width}}) => ({{x: x + width / 2, y: y + 30}}))({box})")
-        page.call("Input.dispatchMouseEvent", type="mouseMoved", **where)
-        page.until("/round \\d+/.test(document.querySelector('.tip:not([hidden])')?.innerText)")
+        page.over(".panel .chart svg", "/round \\d+/.test(document.querySelector('.tip:not([hidden])')?.innerText)")
         fits(page)
         assert page.complaints == []
         # Everything has a name for those who do not see it.
