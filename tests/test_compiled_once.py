@@ -74,6 +74,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "gpomdp": {"algorithm": "gpomdp", "batch": (12, 20)},
     "an attack on the aggregator": {"algorithm": "fedpg-br", "byzantine": 3, "attack": "opt-alie", "momentum": 0.5},
 }
+USUAL = ("natural", "an attack on the aggregator")
 SMALL = {"jit(_measure)", "jit(_reduce_sum)", "jit(_where)", "jit(not_equal)"}
 """What is left to the first round: a norm, a sum, a choice, a comparison."""
 
@@ -95,7 +96,9 @@ def run(problem: Problem, seed: int, compiled: list[str]) -> tuple[set[str], lis
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize(
+    "name", [name if name in USUAL else pytest.param(name, marks=pytest.mark.more) for name in RUNS]
+)
 def test_a_run_compiles_nothing_after_its_first_round_and_the_next_run_nothing_at_all(name: str, compiled: list[str]):
     rate = 0.00123 + 1e-5 * list(RUNS).index(name)  # that no other test has compiled
     own = "algorithm_options" if name == "natural" else "learning_rate"

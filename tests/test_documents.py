@@ -62,6 +62,7 @@ def test_every_kind_of_code_in_a_document_is_found(tmp_path: Path):
 
 
 PYTHON = [code for code in CODE if code.kind == "python"]
+FIRST_READ = ("README.md", "CONTRIBUTING.md", "quickstart.md", "extending.md")
 
 
 def test_no_block_is_passed_over_because_of_its_language():
@@ -85,8 +86,13 @@ def module_of(block: Code) -> tuple[str, dict[str, Any]]:
     return name, dict(vars(importlib.import_module(name))) if named[2] == ".py" else {"__name__": f"{name}.new"}
 
 
+def _marked(block: Code) -> Any:
+    """The first pages that people read with the other tests, all others with what follows these."""
+    return pytest.param(block, id=block.where, marks=[] if block.document.name in FIRST_READ else [pytest.mark.more])
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("block", PYTHON, ids=lambda block: block.where)
+@pytest.mark.parametrize("block", [_marked(block) for block in PYTHON])
 def test_every_block_of_python_runs_and_what_it_defines_works(
     block: Code, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

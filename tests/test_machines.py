@@ -44,7 +44,7 @@ def _option(name: str, value: Any) -> list[Any]:
     return [f"--{name.replace('_', '-')}", *(value if isinstance(value, tuple) else (value,))]
 
 
-@pytest.fixture(scope="module", params=TASKS)
+@pytest.fixture(scope="module", params=["CartPole-v1", pytest.param("InvertedPendulum-v5", marks=pytest.mark.more)])
 def here(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Stored]:
     task = str(request.param)
     folder = tmp_path_factory.mktemp("here") / "run"
