@@ -6,7 +6,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from rich.table import Table
 
 from fedpg.aggregators import AGGREGATORS, Own, Sent, make_aggregator
 from fedpg.assembly import make_problem
-from fedpg.bench.measure import gymnasium_speed, peak_memory
+from fedpg.bench.measure import best_seconds, gymnasium_speed, peak_memory, step_line
 from fedpg.errors import ConfigError
 from fedpg.federation.local import Local
 from fedpg.machine import cores
@@ -34,7 +33,7 @@ from fedpg.training.checkpoint import RECORDS
 from fedpg.training.progress import Silent
 from fedpg.training.rounds import advance, first_state
 
-SETTINGS: dict[str, Any] = {"algorithm": "fedpg-br", "agents": 10, "byzantine": 3, "attack": "sign-flipping"}
+SETTINGS: dict[str, Any] = {"agents": 10, "byzantine": 3, "attack": "sign-flipping", "trajectories": 5000}
 SEEDS = 10
 ROUND_SIZES = (10, 100, 1000, 10_000)
 AGGREGATOR_SIZES = (10, 100, 1000, 2000)
@@ -50,14 +49,14 @@ class Clock(Silent):
         self.compiled = time.monotonic()  # the last note comes when compiling is over
 
 
-def bench_compiled(quick: bool = False) -> None:
+def bench_compiled(algorithm: str, quick: bool = False) -> None:
     """Print the tables."""
     console = make_console()
     console.print(f"{cores()} cores, jax {jax.__version__}; this takes about 2 minutes", highlight=False)
-    problem = make_problem(make_config(**SETTINGS))
+    problem = make_problem(make_config(algorithm=algorithm, **SETTINGS))
     params = speed(console, problem)
     if not quick:
-        growth(console, problem.policy.ravel(params))
+        growth(console, algorithm, problem.policy.ravel(params))
         aggregators(console)
         start(console)
 
@@ -79,7 +78,8 @@ def speed(console: Console, problem: Problem) -> Params:
     one_speed = one.records.steps / one.seconds
     ten_speed = sum(run.records.steps for run in ten) / ten_seconds
 
-    table = Table(title="Environment steps per second (CartPole-v1, K = 10, 3 Byzantine; live episodes only)")
+    title = f"CartPole-v1, {problem.config.algorithm}, K = {problem.config.agents}, 3 Byzantine; live episodes only"
+    table = Table(title=f"Environment steps per second ({title})")
     on_cores = f"of the bare rollout on {cores()} cores"
     for name in ("what", "steps/s", "of the bare rollout", on_cores, "times Gymnasium", "seconds"):
         table.add_column(name, justify="left" if name == "what" else "right")
@@ -96,6 +96,9 @@ def speed(console: Console, problem: Problem) -> Params:
     row(f"bare rollout, {batch} episodes on each of {cores()} cores", bare_cores)
     row("Gymnasium in Python, the same policy in NumPy", python)
     console.print(table)
+    server, state = Server(problem), first_state(problem, 0)._replace(theta=problem.policy.ravel(params))
+    if words := step_line(problem, state, server, one.seconds / (len(one.records) - 1)):
+        console.print(words, highlight=False)
     console.print(f"peak memory so far {peak_memory():.2f} GB", highlight=False)
     return params
 
@@ -118,17 +121,17 @@ def bare_speed(problem: Problem, params: Params, batch: int, threads: int) -> fl
         return steps / (time.monotonic() - began)
 
 
-def growth(console: Console, theta: jax.Array) -> None:
+def growth(console: Console, algorithm: str, theta: jax.Array) -> None:
     """The time of a round against K."""
     table = Table(title="Time of a round (all honest, a trained policy)")
     for name in ("K", "seconds", "times the row above", "steps/s", "peak memory so far"):
         table.add_column(name, justify="right")
     before = None
     for agents in ROUND_SIZES:
-        problem = make_problem(make_config(algorithm="fedpg-br", agents=agents, batch=(16, 16)))
+        problem = make_problem(make_config(algorithm=algorithm, agents=agents, batch=(16, 16)))
         state = first_state(problem, 0)._replace(theta=theta)
         one_round = functools.partial(advance, problem, state, Local(problem, cores()), Server(problem))
-        seconds = _seconds(one_round, times=3 if agents <= 1000 else 2)
+        seconds = best_seconds(one_round, times=3 if agents <= 1000 else 2)
         log = one_round()[1]
         steps = log["agent_steps"] + log["server_steps"]
         ratio = "" if before is None else f"{seconds / before:.1f}"
@@ -156,7 +159,7 @@ def aggregators(console: Console) -> None:
             except ConfigError:  # it would try too many subsets
                 cells.append("refused")
                 continue
-            cells.append(f"{_seconds(functools.partial(update, memory, sent, own)) * 1e3:.1f}")
+            cells.append(f"{best_seconds(functools.partial(update, memory, sent, own)) * 1e3:.1f}")
         table.add_row(name, *cells)
     console.print(table)
 
@@ -177,15 +180,3 @@ def start(console: Console) -> None:
                 f"{seconds:.1f} s",
                 highlight=False,
             )
-
-
-def _seconds(function: Callable[[], Any], times: int = 3) -> float:
-    """The best of several calls, after one to warm up (none if it is called once only)."""
-    if times > 1:
-        jax.block_until_ready(function())
-    best = float("inf")
-    for _ in range(times):
-        began = time.monotonic()
-        jax.block_until_ready(function())
-        best = min(best, time.monotonic() - began)
-    return best

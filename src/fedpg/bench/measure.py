@@ -1,8 +1,10 @@
 """What both tables need."""
 
+import functools
 import resource
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium
@@ -10,7 +12,8 @@ import jax
 import numpy as np
 
 from fedpg.pieces import import_object
-from fedpg.problem import Problem
+from fedpg.problem import Problem, State, make_broadcast
+from fedpg.server import Server
 
 
 def gymnasium_speed(problem: Problem, params: Any, seconds: float = 3.0) -> float:
@@ -29,6 +32,34 @@ def gymnasium_speed(problem: Problem, params: Any, seconds: float = 3.0) -> floa
         if terminated or truncated:
             observation, _ = simulator.reset()
     return steps / (time.monotonic() - began)
+
+
+def step_line(problem: Problem, state: State, server: Server, round_seconds: float) -> str:
+    """How long an algorithm's own step takes, which follows the aggregate, and which share of a round that is.
+
+    By the call that compiles it, which computes as much as in a round. It must wait for its result, as calls do in
+    commands. Empty for algorithms whose steps are the optimiser's.
+    """
+    if not problem.algorithm.needs:
+        return ""
+    broadcast = make_broadcast(state.key, state.round + 1, problem.config.batch[0], theta=state.theta)
+    own = server.contribution(broadcast, wanted=False)
+    spent = best_seconds(functools.partial(problem.algorithm.warm_up, problem, state, own), times=20)
+    return (
+        f"the step itself: {spent * 1e3:.1f} ms, {spent / round_seconds:.1%} of a round of {round_seconds * 1e3:.0f} ms"
+    )
+
+
+def best_seconds(function: Callable[[], Any], times: int = 3) -> float:
+    """The best of several calls, after one to warm up (none if it is called once only)."""
+    if times > 1:
+        jax.block_until_ready(function())
+    best = float("inf")
+    for _ in range(times):
+        began = time.monotonic()
+        jax.block_until_ready(function())
+        best = min(best, time.monotonic() - began)
+    return best
 
 
 def peak_memory() -> float:

@@ -11,7 +11,7 @@ import numpy as np
 from rich.progress import Progress
 from rich.table import Table
 
-from fedpg.bench.measure import gymnasium_speed, peak_memory
+from fedpg.bench.measure import gymnasium_speed, peak_memory, step_line
 from fedpg.federation.local import Local
 from fedpg.machine import cores
 from fedpg.problem import Problem
@@ -45,8 +45,8 @@ def bench_pool(problem: Problem) -> None:
     config, task = problem.config, problem.task
     console = make_console()
     console.print(
-        f"{config.task} by {task.simulator}, K = {config.agents}, {cores()} cores, jax {jax.__version__}; "
-        f"training to {config.trajectories} trajectories",
+        f"{config.task} by {task.simulator}, {config.algorithm}, K = {config.agents}, {cores()} cores, "
+        f"jax {jax.__version__}; training to {config.trajectories} trajectories",
         highlight=False,
     )
     by_width: Widths = defaultdict(lambda: (0, 0, 0.0))
@@ -102,6 +102,8 @@ def bench_pool(problem: Problem) -> None:
     for name, text in PHASES.items():
         shares.add_row(text, f"{clock[name] / seconds:.1%}")
     console.print(shares)
+    if words := step_line(problem, state, server, seconds / rounds):
+        console.print(words, highlight=False)
 
     narrow = Table(title="A team's simulator, by how many of its episodes are alive: a few do not pay for the call")
     for name in ("alive", "calls", "us per call", "steps/s per team", "share of the steps", "share of the time"):

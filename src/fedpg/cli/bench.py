@@ -16,13 +16,15 @@ class Bench:
     Examples:
       fedpg bench --quick
       fedpg bench --task HalfCheetah-v5
-      fedpg bench --task LunarLander-v3 --trajectories 10000
+      fedpg bench --task LunarLander-v3 --trajectories 10000 --algorithm fedpg-br
       fedpg bench --federation
       fedpg bench --federation --sites 10 50 200 --size 6000
     """
 
     task: str = "CartPole-v1"
     """The task; for CartPole-v1 also how time grows with K."""
+    algorithm: str = "natural"
+    """The algorithm that trains."""
     quick: bool = False
     """CartPole-v1: only the first table, of training, the bare rollout and Gymnasium."""
     agents: int = 10
@@ -65,5 +67,5 @@ def run_bench(command: Bench) -> int:
         if getattr(command, name) != getattr(Bench, name):
             only = "other tasks" if compiled else "CartPole-v1"
             raise ConfigError(f"--{name} is for {only}, and means nothing for {task}: leave it out")
-    bench(task, command.quick, command.trajectories, command.agents)
+    bench(task, command.algorithm, command.quick, command.trajectories, command.agents)
     return 0
