@@ -12,7 +12,7 @@ from fedpg import ConfigError, make_config
 from fedpg.aggregators import AGGREGATORS
 from fedpg.attacks import ATTACKS
 from fedpg.experiments.catalogue import EXPERIMENTS, configs_of, find
-from fedpg.experiments.panels import TASKS, config_of
+from fedpg.experiments.panels import OTHERS, TASKS, config_of
 from fedpg.experiments.paper import paper_curves
 from fedpg.experiments.runner import plan, rates_of, seconds_of, slots_of
 from fedpg.experiments.work import Unit
@@ -31,7 +31,7 @@ def test_every_curve_has_settings_that_work_and_the_names_of_a_panel_are_its_own
             assert len(set(labels)) == len(labels)
             for curve in panel.curves:
                 config = config_of(panel, curve)
-                assert config.task == panel.task in TASKS
+                assert config.task == panel.task in (*TASKS, *OTHERS)
                 assert config.aggregator in AGGREGATORS
                 assert config.attack in ATTACKS
 

@@ -13,6 +13,7 @@ from fedpg.experiments.panels import (
     GREY,
     LANDER,
     ORANGE,
+    OTHERS,
     PURPLE,
     RED,
     SKY,
@@ -54,10 +55,10 @@ def find(names: Sequence[str], tasks: Sequence[str], only: Sequence[str] = ()) -
             raise unknown("experiment", name, [*EXPERIMENTS, "all"])
     tasks = [renamed(task)[0] for task in tasks]
     for task in tasks:
-        if task not in TASKS:
-            raise unknown("task", task, TASKS)
+        if task not in (*TASKS, *OTHERS):
+            raise unknown("task", task, [*TASKS, *OTHERS])
     chosen = list(EXPERIMENTS) if "all" in names else list(dict.fromkeys(names))
-    found = [EXPERIMENTS[name].on(tasks or TASKS) for name in chosen]
+    found = [EXPERIMENTS[name].on(tasks or (*TASKS, *OTHERS)) for name in chosen]
     for experiment in found:
         if not experiment.panels and "all" not in names:
             have = sorted({panel.task for panel in EXPERIMENTS[experiment.name].panels})

@@ -9,6 +9,8 @@ from fedpg.presets import make_config
 
 CARTPOLE, LANDER, CHEETAH = "CartPole-v1", "LunarLander-v3", "HalfCheetah-v5"
 TASKS = (CARTPOLE, LANDER, CHEETAH)
+OTHERS = ("Acrobot-v1", "Pendulum-v1", "Hopper-v5")
+"""Tasks that the paper does not have, and that nothing here was tuned to."""
 
 # Told apart with every kind of colour vision (after Okabe and Ito).
 ORANGE, GREEN, SKY, BLUE, RED, PURPLE, GREY = (

@@ -11,6 +11,7 @@ from fedpg.experiments.panels import (
     GREY,
     OLIVE,
     ORANGE,
+    OTHERS,
     PINK,
     PURPLE,
     RED,
@@ -23,6 +24,8 @@ from fedpg.experiments.panels import (
 
 LENGTH = 1000
 """Trajectories of the comparisons: by then natural steps have learnt each of the tasks."""
+UNTUNED = 300
+"""Of tasks that nobody tuned for."""
 LONGER = 2500
 """Of natural steps with honest agents, where the paper's curves of 10,000 trajectories end higher."""
 METHODS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -71,6 +74,17 @@ def _estimators(task: str) -> Panel:
     return Panel(f"estimators-{task}", f"{task}, 10 honest agents", task, curves)
 
 
+def _untuned(task: str) -> Panel:
+    """Natural steps as they are, with and without liars, between their floor and their ceiling."""
+    best = {"preset": "best", "trajectories": UNTUNED}
+    curves = [
+        Curve("natural steps, compass", BLUE, best),
+        Curve("the same, 3 of 10 flip signs", RED, best | CONDITIONS["3 of 10 flip signs"]),
+        *(Curve(name, colour, best | given, reference=True) for name, (colour, given) in REFERENCES.items()),
+    ]
+    return Panel(f"untuned-{task}", task, task, tuple(curves))
+
+
 RIVALS = (
     Experiment(
         "algorithms",
@@ -84,5 +98,11 @@ RIVALS = (
         "What a value function buys",
         "Natural steps with advantages by a value function, and with the paper's gradients.",
         tuple(_estimators(task) for task in TASKS),
+    ),
+    Experiment(
+        "untuned",
+        "Tasks that nobody tuned for",
+        "The default, with the constants that it has everywhere, on tasks on which nothing of it was ever chosen.",
+        tuple(_untuned(task) for task in OTHERS),
     ),
 )

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import numpy as np
 
 from fedpg.experiments.figures import Stock, runs_of
-from fedpg.experiments.panels import Curve, Experiment, Panel
+from fedpg.experiments.panels import OTHERS, Curve, Experiment, Panel
 from fedpg.experiments.paper import HOURS, TRAJECTORIES, paper_curves
 from fedpg.experiments.render import Table
 from fedpg.experiments.statistics import (
@@ -28,8 +28,8 @@ MARKS = {
     "CartPole-v1": (500, 1000, 2000, 3000, 5000),
     "LunarLander-v3": (1000, 2000, 3000, 5000, 10_000),
     "HalfCheetah-v5": (500, 1000, 2000, 3000, 5000, 10_000),
-}
-"""Trajectories at which the paper is compared with."""
+} | dict.fromkeys(OTHERS, (50, 100, 200, 300))
+"""Trajectories at which the paper is compared with, and those of tasks that it does not have."""
 VERDICTS = {f"{word}{star}": word for word in ("inside", "above", "below") for star in ("", "*")}
 
 
