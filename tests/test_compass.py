@@ -1,5 +1,7 @@
 """The default rule: what liars can and cannot do to it."""
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,6 +9,7 @@ import pytest
 
 from fedpg import ConfigError
 from fedpg.aggregators import Own, Sent, Verdict, compass
+from fedpg.aggregators.compass import RECALL
 
 SIZE, AGENTS, LIARS = 200, 10, 3
 NOISE = 5.0
@@ -91,6 +94,71 @@ def test_who_sends_exactly_what_the_server_has_counts_hardly_more_than_an_honest
     length = np.median(np.linalg.norm(honest, axis=1))
     assert np.linalg.norm(verdict.gradient - ten.gradient) < LIARS / 5 * 2 * length
     assert verdict.accepted[:-LIARS].sum() >= 5
+
+
+ROUNDS = 30
+update = jax.jit(compass().update)
+
+
+def rounds(sent: Callable[[int, np.ndarray], np.ndarray], knows: bool = True) -> np.ndarray:
+    """Who is accepted in each round, in which agents send what `sent` makes of the round and of the honest gradients.
+
+    The server's own gradient is as noisy as an agent's, or 0 if it knows nothing.  [rounds, K]
+    """
+    rng = np.random.default_rng(0)
+    truth = rng.normal(size=SIZE) / np.sqrt(SIZE)
+    memory, found = compass().init(AGENTS, SIZE), []
+    for t in range(ROUNDS):
+        noise = rng.normal(size=(AGENTS + 1, SIZE)) / np.sqrt(SIZE)
+        vectors = jnp.asarray(sent(t, truth + NOISE * noise[1:]), jnp.float32)
+        own = Own(jnp.asarray(knows * (truth + NOISE * noise[0]), jnp.float32))
+        verdict, memory = update(memory, Sent(vectors, jnp.ones(AGENTS, bool), 16), own)
+        found.append(np.asarray(verdict.accepted))
+    return np.array(found)
+
+
+@pytest.mark.parametrize("push", [1.0, 2.0, 7 / 3], ids=["ipm 1", "ipm 2", "avg-zero"])
+def test_who_goes_against_all_others_is_found_though_the_server_knows_little(push: float):
+    """The server's cosine with an honest agent is 0.04 on average, and varies by 0.07."""
+    kept = rounds(lambda t, honest: lying(honest, -push * honest[:-LIARS].mean(axis=0)))
+    assert not kept[1:, -LIARS:].any()
+    assert kept[:, :-LIARS].mean() > 0.95
+
+
+def test_who_begins_to_lie_is_found_and_who_stops_is_believed_again():
+    def sent(t: int, honest: np.ndarray) -> np.ndarray:
+        return lying(honest, -2 * honest[:-LIARS].mean(axis=0)) if 10 <= t < 15 else honest
+
+    kept = rounds(sent)
+    assert kept[:10].mean() > 0.95
+    assert not kept[12:15, -LIARS:].any()
+    assert kept[25:].mean() > 0.95
+
+
+def test_half_of_the_agents_outvote_nobody_and_more_than_half_do():
+    """Agents that differ may want different things. The server is of no help here: it knows nothing."""
+
+    def camps(second: int) -> Callable[[int, np.ndarray], np.ndarray]:
+        side = np.where(np.arange(AGENTS) < AGENTS - second, 1.0, -1.0)[:, None]
+        return lambda t, honest: honest + 3.0 * side * np.ones(SIZE) / np.sqrt(SIZE)
+
+    assert rounds(camps(5), knows=False).all()
+    kept = rounds(camps(4), knows=False)
+    assert kept[5:, :6].all()
+    assert not kept[5:, 6:].any()
+
+
+@pytest.mark.slow
+def test_of_who_did_not_answer_nothing_is_remembered_but_what_was_before():
+    rule = compass()
+    _, honest, server = federation(0)
+    vectors, own = jnp.asarray(honest, jnp.float32), Own(jnp.asarray(server))
+    there = jnp.arange(AGENTS) != 4
+    memory = rule.update(rule.init(AGENTS, SIZE), Sent(vectors, jnp.ones(AGENTS, bool), 16), own)[1]
+    after = rule.update(memory, Sent(vectors.at[4].set(jnp.nan), there, 16), own)[1]
+    np.testing.assert_allclose(after.along[4], RECALL * memory.along[4], rtol=1e-6)
+    np.testing.assert_allclose(after.mutual[4], RECALL * memory.mutual[4], rtol=1e-6)
+    assert (np.abs(after.along - RECALL * memory.along)[np.asarray(there)] > 0).all()
 
 
 @pytest.mark.parametrize("agents", [1, 2])

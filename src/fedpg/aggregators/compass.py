@@ -18,10 +18,13 @@ SMOOTH = (0.9, 0.5)
 long that an older direction soon is the wrong one."""
 SPREAD_MEMORY = 0.9
 """How much of the spread is that of the rounds before: of ten numbers alone it would be rough."""
+RECALL = 0.9
+"""How much of what an agent has done counts in the next round: in one round noise hides who goes against the others, in
+ten it does not."""
 QUIETEST = 1e-2
 """No coordinate is taken to be quieter than this share of the typical one."""
 TOO_FAR = 2.0
-"""Deviations of an honest cosine: who goes so far against the server is turned away."""
+"""Deviations of what noise would do: who goes so far against the server, or against most others, is turned away."""
 OUTVOTED_FROM = 3
 """With fewer vectors there is no majority, and nobody is turned away."""
 LONGEST = 1e35
@@ -36,28 +39,34 @@ class Compass(NamedTuple):
     reference: Array  # [D]: the server's own gradients
     variance: Array  # [D]: of the agents' vectors, coordinate by coordinate
     weights: Array  # [2]
+    along: Array  # [K]: each agent's cosines with the reference
+    mutual: Array  # [K, K]: those of the agents with each other
+    doubt: Array  # the variance that noise alone gives these two
 
 
 def compass(smooth: float | None = None) -> Aggregator:
-    """Agents by their cosine with the server's own gradient, in units of their spread, and of median length at most.
+    """Agents by how far they have gone the server's way, and not against most others; of median length at most.
 
     1. r <- smooth r + (1 - smooth) g_0: the server's own gradient over rounds. No agent can change it.
-    2. s_j: the median absolute deviation of coordinate j over the agents, averaged over rounds. All lengths and angles
-       are those of g / s. There honest noise is alike in all directions, and nobody can hide a step in a quiet one.
-    3. c_i = cos(g_i, r), and tau the deviation of these (from their median absolute deviation). Agent i counts with
-       weight Phi(c_i / tau): less than half if it goes against the server, and not at all below -2 tau. Honest agents,
-       who are noisy, keep most of theirs; and who knows r, and could have c = 1, counts hardly more than they do.
+    2. Lengths and angles are those of the step: of a natural one by the Fisher matrix, else those of g / s, s_j the
+       median absolute deviation of coordinate j over the agents, averaged over rounds. There honest noise is alike in
+       all directions, and nobody can hide a step in a quiet one.
+    3. c_i = cos(g_i, r) and c_ij = cos(g_i, g_j), and tau the deviation of the c_i (from their median absolute
+       deviation). Summed over rounds, older ones less (0.9 a round), and divided by the deviation of such a sum of
+       noise, these are z_i and z_ij. Agent i counts with weight Phi(z_i): less than half if it goes against the server.
+       It is turned away if z_i < -2, or if z_ij < -2 for more than half of all agents.
     4. The weighted mean of the vectors, those longer than the median length cut down to it.
 
     Needs the server's gradient; no f, no sigma, no constant of the task. While fewer than half of the agents lie, all
-    medians lie between honest numbers: a liar counts once at most, at no more than a typical length, the less the more
-    it goes against the server. Promises nothing beyond the server's own errors: where its gradients say little (few
-    trajectories, another task than the agents'), a lie at right angles to them passes.
+    medians lie between honest numbers, and no honest agent can be outvoted; a liar counts once at most, at no more than
+    a typical length, the less the more it goes against the server. Promises nothing beyond the errors of the server and
+    of the honest: where their gradients say little, a lie at right angles to them passes.
     """
     require(smooth is None or 0 <= smooth < 1, f"compass: smooth must be at least 0 and less than 1, not {smooth}")
 
     def init(agents: int, size: int) -> Compass:
-        return Compass(jnp.zeros(size), jnp.zeros(size), jnp.zeros(2))
+        every = jnp.zeros((agents, agents))
+        return Compass(jnp.zeros(size), jnp.zeros(size), jnp.zeros(2), jnp.zeros(agents), every, jnp.zeros(()))
 
     def update(memory: Compass, sent: Sent, own: Own) -> tuple[Verdict, Compass]:
         if own.gradient is None:
@@ -69,52 +78,67 @@ def compass(smooth: float | None = None) -> Aggregator:
         vectors, valid = jnp.clip(sent.clean, -LONGEST, LONGEST), sent.valid
         middle = coordinate_median(vectors, valid)
         spread = coordinate_median(jnp.abs(vectors - middle), valid)
-        after = Compass(
-            keep[0] * memory.reference + (1 - keep[0]) * own.gradient,
-            keep[1] * memory.variance + (1 - keep[1]) * spread**2,
-            jnp.array(keep) * memory.weights + (1 - jnp.array(keep)),
+        after = memory._replace(
+            reference=keep[0] * memory.reference + (1 - keep[0]) * own.gradient,
+            variance=keep[1] * memory.variance + (1 - keep[1]) * spread**2,
+            weights=jnp.array(keep) * memory.weights + (1 - jnp.array(keep)),
         )
         sound = jnp.all(jnp.isfinite(own.gradient))  # a fault of one round must not be remembered
-        memory = jax.tree.map(lambda new, old: jnp.where(sound, new, old), after, memory)
-        reference = memory.reference / jnp.maximum(memory.weights[0], 1e-30)
-        cosines, long, length = (
-            _by_spread(vectors, reference, _scale(memory.variance))
+        now = jax.tree.map(lambda new, old: jnp.where(sound, new, old), after, memory)
+        reference = now.reference / jnp.maximum(now.weights[0], 1e-30)
+        measured = (
+            _by_spread(vectors, reference, _scale(now.variance))
             if own.scores is None
             else _by_fisher(vectors, reference, own.scores)
         )
-        tau = _deviation(cosines, valid, vectors.shape[1])
-        trust = jnp.where(cosines > -TOO_FAR * tau, norm.cdf(cosines / tau), 0.0)
-        counts = jnp.where(valid, jnp.where(jnp.sum(valid) >= OUTVOTED_FROM, trust, 1.0), 0.0)
-        shorter = jnp.minimum(1.0, _median(long, valid) / jnp.maximum(long, 1e-30))
+        others = valid[:, None] & valid & ~jnp.eye(len(valid), dtype=bool)
+        tau = _deviation(measured.along, valid, vectors.shape[1])
+        now = now._replace(
+            along=RECALL * now.along + jnp.where(valid, measured.along, 0.0),
+            mutual=RECALL * now.mutual + jnp.where(others, measured.mutual, 0.0),
+            doubt=RECALL**2 * now.doubt + tau**2,
+        )
+        z, by_others = now.along / jnp.sqrt(now.doubt), now.mutual / jnp.sqrt(now.doubt)
+        # What more than half of all agents say at the least: most of these are honest.
+        said = jnp.sort(jnp.where(others, by_others, jnp.inf), axis=1)[:, jnp.sum(valid) // 2]
+        # How sure it is that an agent goes against the server, or against most others: between 0 and 1.
+        distances = jnp.where(valid, norm.cdf(-jnp.minimum(z, said)), jnp.inf)
+        limit = norm.cdf(TOO_FAR)
+        judged = jnp.where(distances < limit, norm.cdf(z), 0.0)
+        counts = jnp.where(valid, jnp.where(jnp.sum(valid) >= OUTVOTED_FROM, judged, 1.0), 0.0)
+        shorter = jnp.minimum(1.0, _median(measured.long, valid) / jnp.maximum(measured.long, 1e-30))
         gradient = weighted_mean(vectors * shorter[:, None], counts)
-        # How far an agent falls behind one who goes exactly the server's way.
-        distances = jnp.where(valid, length * jnp.maximum(1 - cosines, 0.0), jnp.inf)
-        limit = length * (1 + TOO_FAR * tau)
+        memory = jax.tree.map(lambda new, old: jnp.where(sound, new, old), now, memory)
         return decide(sent, gradient, counts > 0, threshold=limit, distances=distances), memory
 
     return Aggregator(update, init, needs=("gradient",))
 
 
-Measured = tuple[Array, Array, Array]
-"""Of each vector its cosine with the reference [K] and its length [K]; the reference's length."""
+class Measured(NamedTuple):
+    """The vectors in the metric of the step."""
+
+    along: Array  # [K]: their cosines with the reference
+    mutual: Array  # [K, K]: with each other
+    long: Array  # [K]: their lengths
 
 
 def _by_spread(vectors: Array, reference: Array, scale: Array) -> Measured:
     """As if every coordinate were divided by its spread."""
-    scaled, reference = vectors / scale, (reference / scale)[None]
-    return directions(scaled) @ directions(reference)[0], lengths(scaled), lengths(reference)[0]
+    scaled = vectors / scale
+    units = directions(scaled)
+    return Measured(units @ directions((reference / scale)[None])[0], units @ units.T, lengths(scaled))
 
 
 def _by_fisher(vectors: Array, reference: Array, scores: Array) -> Measured:
     """In the metric of a natural step, <u, v> = u . (F + lambda I)^-1 v."""
-    reference = reference[None]
-    matrix = damped(fisher_of(scores), reference[0])
-    units = jnp.concatenate([directions(reference), directions(vectors)])  # [1 + K, D]: lies may be very long
+    matrix = damped(fisher_of(scores), reference)
+    units = jnp.concatenate([directions(reference[None]), directions(vectors)])  # [1 + K, D]: lies may be very long
     images = jax.vmap(lambda v: solve(matrix, v))(units)
     stretch = jnp.sqrt(jnp.maximum(jnp.sum(units * images, axis=1), 1e-30))  # of unit vectors
-    cosines = units @ images[0] / stretch / stretch[0]
-    length = jnp.concatenate([lengths(reference), lengths(vectors)]) * stretch
-    return cosines[1:], length[1:], length[0]
+    cosines = units @ images.T / stretch / stretch[:, None]
+    # Conjugate gradients stop early, so that u . (M^-1 v) is v . (M^-1 u) nearly only.
+    mutual = (cosines + cosines.T)[1:, 1:] / 2
+    return Measured(cosines[1:, 0], mutual, lengths(vectors) * stretch[1:])
 
 
 def _deviation(cosines: Array, valid: Array, size: int) -> Array:

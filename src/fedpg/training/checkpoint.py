@@ -56,6 +56,10 @@ def load_checkpoint(folder: Path, problem: Problem, seed: int) -> tuple[State, R
         count = columns["round"].shape
         missed = {name: np.full(count, np.nan) for name in Harm._fields}
         columns = missed | {"bytes": np.full(count, message_bytes(problem))} | columns
+    # What an aggregator remembers in this version and did not in an older one, it begins to remember now.
+    new = {name: value for name, value in names.items() if name.startswith(".aggregator") and name not in tensors}
+    if any(name.startswith(".aggregator") for name in tensors):
+        tensors |= new
     there = {name: (value.dtype, value.shape) for name, value in tensors.items()}
     if wanted != there:
         differ = [name for name in wanted | there if wanted.get(name) != there.get(name)]
