@@ -14,7 +14,18 @@ from fedpg.experiments.catalogue import EXPERIMENTS, configs_of
 from fedpg.experiments.figures import THEIRS, legend_of, needs_totals, panel_image, runs_of, seeds_of, theirs_of
 from fedpg.experiments.panels import Curve, Panel, config_of
 from fedpg.experiments.paper import paper_curves
-from fedpg.experiments.render import Contents, Details, Heading, Pictures, Table, Text, to_html, to_markdown
+from fedpg.experiments.render import (
+    Contents,
+    Details,
+    Heading,
+    Pictures,
+    Table,
+    Text,
+    folded,
+    to_csv,
+    to_html,
+    to_markdown,
+)
 from fedpg.experiments.report import sections_of, write_report
 from fedpg.experiments.store import Stored
 from fedpg.experiments.tables import MARKS, comparison, filters, learning, overview, per_seed, prices, times
@@ -168,6 +179,23 @@ def test_sections_fold_and_headings_that_come_again_have_names_of_their_own():
     assert page.links == ["#a", "#c"]
     assert page.tags.count("details") == 2
     assert to_markdown("T", blocks).split("\n\n")[2:] == ["## A", "### B", "## C", "### B", "end\n"]
+
+
+def test_what_is_folded_away_stands_in_files_beside_the_short_page():
+    first, second, third = (Table(["one", "two"], [["a, b", str(i)]]) for i in range(3))
+    more = [Details("Each seed", [Text("inside"), first]), Details("Each seed", [second])]
+    blocks = sections_of([Heading("A figure"), third, *more, Heading("B"), Details("Each seed", [first])])
+    files = folded(blocks)
+    assert files == {
+        "tables/a-figure-each-seed.csv": first,
+        "tables/a-figure-each-seed-2.csv": second,
+        "tables/b-each-seed.csv": first,
+    }
+    assert to_csv(first) == 'one,two\n"a, b",0\n'
+    links = [f"[Each seed]({path})" for path in files]
+    assert to_markdown("T", blocks).count("| one |") == 1  # the third, which is not folded away
+    assert "inside" in to_markdown("T", blocks)
+    assert [link for link in links if link in to_markdown("T", blocks)] == links
 
 
 def test_every_picture_says_how_many_seeds_are_behind_each_curve():

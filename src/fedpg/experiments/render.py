@@ -1,7 +1,9 @@
 """A page as a list of blocks, written as self-contained HTML and as Markdown."""
 
 import base64
+import csv
 import html
+import io
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -72,7 +74,7 @@ class Contents:
 
 Block = Heading | Text | Table | Pictures | Details | Section | Contents
 Ids = dict[int, str]
-"""The object of a heading -> its name in the page."""
+"""The object of a heading -> its name in the page; of a table -> its file."""
 
 
 def to_html(title: str, blocks: Sequence[Block]) -> str:
@@ -92,9 +94,35 @@ def to_html(title: str, blocks: Sequence[Block]) -> str:
 
 
 def to_markdown(title: str, blocks: Sequence[Block]) -> str:
-    """The same page for a repository."""
+    """The same page for a repository, short: what the other folds away stands in files beside it (`folded`)."""
     headings = [heading for heading in _headings(blocks) if heading.level == 2]
-    return f"# {title}\n\n" + "\n\n".join(_markdown(block, headings) for block in blocks) + "\n"
+    paths = {id(table): path for path, table in folded(blocks).items()}
+    return f"# {title}\n\n" + "\n\n".join(_markdown(block, headings, paths) for block in blocks) + "\n"
+
+
+def folded(blocks: Iterable[Block], name: str = "", inside: bool = False) -> dict[str, Table]:
+    """The tables that are folded away, by a path for each, relative to the page."""
+    found: dict[str, Table] = {}
+    for block in blocks:
+        more: dict[str, Table] = {}
+        match block:
+            case Section(heading, inner):
+                more = folded(inner, anchor(heading.text))
+            case Details(summary, inner):
+                more = folded(inner, f"{name}-{anchor(summary)}", inside=True)
+            case Table() if inside:
+                more = {f"tables/{name}.csv": block}
+        for path, table in more.items():
+            names = (path, *(path.replace(".csv", f"-{i}.csv") for i in range(2, len(found) + 3)))
+            found[next(name for name in names if name not in found)] = table
+    return found
+
+
+def to_csv(table: Table) -> str:
+    """A table as a file that spreadsheets and pandas read."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([table.columns, *table.rows])
+    return text.getvalue()
 
 
 def anchor(text: str) -> str:
@@ -180,7 +208,7 @@ def _inline(text: str) -> str:
     return re.sub(r"\[([^\]]+)\]\(((?:https?://|#|\.)[^)\s]*)\)", r'<a href="\2">\1</a>', safe)
 
 
-def _markdown(block: Block, headings: Sequence[Heading]) -> str:
+def _markdown(block: Block, headings: Sequence[Heading], paths: Ids) -> str:
     match block:
         case Heading(text, level):
             return "#" * level + " " + text
@@ -192,10 +220,12 @@ def _markdown(block: Block, headings: Sequence[Heading]) -> str:
         case Pictures(alt, path):
             return f"![{alt}]({path})"
         case Section(heading, blocks):
-            return "\n\n".join(_markdown(b, headings) for b in (heading, *blocks))
+            return "\n\n".join(_markdown(b, headings, paths) for b in (heading, *blocks))
         case Details(summary, blocks):
-            inner = "\n\n".join(_markdown(b, headings) for b in blocks)
-            return f"<details><summary>{_inline(summary)}</summary>\n\n{inner}\n\n</details>"
+            beside = (
+                f"[{summary}]({paths[id(b)]})" if id(b) in paths else _markdown(b, headings, paths) for b in blocks
+            )
+            return "\n\n".join(beside)
         case Contents():
             return "\n".join(f"- [{h.text}](#{anchor(h.text)})" for h in headings)
 

@@ -25,6 +25,8 @@ from fedpg.experiments.render import (
     Section,
     Table,
     Text,
+    folded,
+    to_csv,
     to_html,
     to_markdown,
 )
@@ -68,7 +70,7 @@ def perfect() -> str:
 def write_report(
     results: Path, out: Path, stored: Stock, say: Callable[[str], None], more: Iterable[Block] = ()
 ) -> list[Path]:
-    """report.html, report.md and pictures/ in `out`, with `more` at the end; returns what was written."""
+    """report.html, report.md, pictures/ and tables/ in `out`, with `more` at the end; returns what was written."""
     if not stored:
         raise StorageError(f"there are no stored runs in {results}: make some with `fedpg reproduce figure1`")
     experiments = [e for e in EXPERIMENTS.values() if any(runs_of(panel, stored) for panel in e.panels)]
@@ -78,7 +80,13 @@ def write_report(
     for name, text in (("report.html", to_html(TITLE, blocks)), ("report.md", to_markdown(TITLE, blocks))):
         write_whole(out / name, text)
         written.append(out / name)
-    return written
+    beside = {out / path: to_csv(table) for path, table in folded(blocks).items()}
+    (out / "tables").mkdir(exist_ok=True)
+    for path in {*(out / "tables").glob("*.csv")} - set(beside):  # of an older report
+        path.unlink()
+    for path, text in beside.items():
+        write_whole(path, text)
+    return [*written, *beside]
 
 
 def sections_of(blocks: Iterable[Block]) -> list[Block]:
