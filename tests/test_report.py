@@ -182,14 +182,14 @@ def test_sections_fold_and_headings_that_come_again_have_names_of_their_own():
 
 
 def test_what_is_folded_away_stands_in_files_beside_the_short_page():
-    first, second, third = (Table(["one", "two"], [["a, b", str(i)]]) for i in range(3))
+    first, second, third, fourth = (Table(["one", "two"], [["a, b", str(i)]]) for i in range(4))
     more = [Details("Each seed", [Text("inside"), first]), Details("Each seed", [second])]
-    blocks = sections_of([Heading("A figure"), third, *more, Heading("B"), Details("Each seed", [first])])
+    blocks = sections_of([Heading("A figure"), third, *more, Heading("B"), Details("Each seed", [fourth])])
     files = folded(blocks)
     assert files == {
         "tables/a-figure-each-seed.csv": first,
         "tables/a-figure-each-seed-2.csv": second,
-        "tables/b-each-seed.csv": first,
+        "tables/b-each-seed.csv": fourth,
     }
     assert to_csv(first) == 'one,two\n"a, b",0\n'
     links = [f"[Each seed]({path})" for path in files]

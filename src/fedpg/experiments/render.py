@@ -222,10 +222,8 @@ def _markdown(block: Block, headings: Sequence[Heading], paths: Ids) -> str:
         case Section(heading, blocks):
             return "\n\n".join(_markdown(b, headings, paths) for b in (heading, *blocks))
         case Details(summary, blocks):
-            beside = (
-                f"[{summary}]({paths[id(b)]})" if id(b) in paths else _markdown(b, headings, paths) for b in blocks
-            )
-            return "\n\n".join(beside)
+            links = {key: f"[{summary}]({path})" for key, path in paths.items()}
+            return "\n\n".join(links.get(id(b)) or _markdown(b, headings, paths) for b in blocks)
         case Contents():
             return "\n".join(f"- [{h.text}](#{anchor(h.text)})" for h in headings)
 
