@@ -9,7 +9,7 @@ import pytest
 
 from fedpg import ConfigError
 from fedpg.aggregators import Own, Sent, Verdict, compass
-from fedpg.aggregators.compass import RECALL
+from fedpg.aggregators.compass import RECALL, WITNESSES
 
 SIZE, AGENTS, LIARS = 200, 10, 3
 NOISE = 5.0
@@ -146,6 +146,22 @@ def test_half_of_the_agents_outvote_nobody_and_more_than_half_do():
     kept = rounds(camps(4), knows=False)
     assert kept[5:, :6].all()
     assert not kept[5:, 6:].any()
+
+
+@pytest.mark.slow
+def test_of_many_agents_some_are_witnesses_and_what_is_remembered_grows_with_their_number():
+    agents, liars, size = 2 * WITNESSES, 150, 50
+    rng = np.random.default_rng(0)
+    truth = rng.normal(size=size) / np.sqrt(size)
+    memory = compass().init(agents, size)
+    assert memory.mutual.shape == (agents, WITNESSES)
+    for _ in range(6):
+        honest = truth + 2 * rng.normal(size=(agents, size)) / np.sqrt(size)
+        honest[-liars:] = -2 * honest[:-liars].mean(axis=0)
+        sent = Sent(jnp.asarray(honest, jnp.float32), jnp.ones(agents, bool), 16)
+        verdict, memory = update(memory, sent, Own(jnp.zeros(size)))
+    assert not verdict.accepted[-liars:].any()
+    assert verdict.accepted[:-liars].all()
 
 
 @pytest.mark.slow

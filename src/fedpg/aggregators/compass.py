@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jax.scipy.stats import norm
 
@@ -25,6 +26,9 @@ QUIETEST = 1e-2
 """No coordinate is taken to be quieter than this share of the typical one."""
 TOO_FAR = 2.0
 """Deviations of what noise would do: who goes so far against the server, or against most others, is turned away."""
+WITNESSES = 256
+"""Agents that each is compared with, at the most: so many, chosen at random, say what all would, and time and memory
+grow with K and not with its square."""
 OUTVOTED_FROM = 3
 """With fewer vectors there is no majority, and nobody is turned away."""
 LONGEST = 1e35
@@ -40,7 +44,7 @@ class Compass(NamedTuple):
     variance: Array  # [D]: of the agents' vectors, coordinate by coordinate
     weights: Array  # [2]
     along: Array  # [K]: each agent's cosines with the reference
-    mutual: Array  # [K, K]: those of the agents with each other
+    mutual: Array  # [K, W]: with the vectors of the witnesses
     doubt: Array  # the variance that noise alone gives these two
 
 
@@ -54,7 +58,7 @@ def compass(smooth: float | None = None) -> Aggregator:
     3. c_i = cos(g_i, r) and c_ij = cos(g_i, g_j), and tau the deviation of the c_i (from their median absolute
        deviation). Summed over rounds, older ones less (0.9 a round), and divided by the deviation of such a sum of
        noise, these are z_i and z_ij. Agent i counts with weight Phi(z_i): less than half if it goes against the server.
-       It is turned away if z_i < -2, or if z_ij < -2 for more than half of all agents.
+       It is turned away if z_i < -2, or if z_ij < -2 for more than half of all agents (of 256, if there are more).
     4. The weighted mean of the vectors, those longer than the median length cut down to it.
 
     Needs the server's gradient; no f, no sigma, no constant of the task. While fewer than half of the agents lie, all
@@ -65,8 +69,8 @@ def compass(smooth: float | None = None) -> Aggregator:
     require(smooth is None or 0 <= smooth < 1, f"compass: smooth must be at least 0 and less than 1, not {smooth}")
 
     def init(agents: int, size: int) -> Compass:
-        every = jnp.zeros((agents, agents))
-        return Compass(jnp.zeros(size), jnp.zeros(size), jnp.zeros(2), jnp.zeros(agents), every, jnp.zeros(()))
+        mutual = jnp.zeros((agents, len(_witnesses(agents))))
+        return Compass(jnp.zeros(size), jnp.zeros(size), jnp.zeros(2), jnp.zeros(agents), mutual, jnp.zeros(()))
 
     def update(memory: Compass, sent: Sent, own: Own) -> tuple[Verdict, Compass]:
         if own.gradient is None:
@@ -91,7 +95,8 @@ def compass(smooth: float | None = None) -> Aggregator:
             if own.scores is None
             else _by_fisher(vectors, reference, own.scores)
         )
-        others = valid[:, None] & valid & ~jnp.eye(len(valid), dtype=bool)
+        witnesses = _witnesses(len(valid))
+        others = valid[:, None] & valid[witnesses] & (np.arange(len(valid))[:, None] != witnesses)
         tau = _deviation(measured.along, valid, vectors.shape[1])
         now = now._replace(
             along=RECALL * now.along + jnp.where(valid, measured.along, 0.0),
@@ -99,8 +104,8 @@ def compass(smooth: float | None = None) -> Aggregator:
             doubt=RECALL**2 * now.doubt + tau**2,
         )
         z, by_others = now.along / jnp.sqrt(now.doubt), now.mutual / jnp.sqrt(now.doubt)
-        # What more than half of all agents say at the least: most of these are honest.
-        said = jnp.sort(jnp.where(others, by_others, jnp.inf), axis=1)[:, jnp.sum(valid) // 2]
+        # What more than half of them say at the least: some of these are honest.
+        said = jnp.sort(jnp.where(others, by_others, jnp.inf), axis=1)[:, jnp.sum(valid[witnesses]) // 2]
         # How sure it is that an agent goes against the server, or against most others: between 0 and 1.
         distances = jnp.where(valid, norm.cdf(-jnp.minimum(z, said)), jnp.inf)
         limit = norm.cdf(TOO_FAR)
@@ -118,7 +123,7 @@ class Measured(NamedTuple):
     """The vectors in the metric of the step."""
 
     along: Array  # [K]: their cosines with the reference
-    mutual: Array  # [K, K]: with each other
+    mutual: Array  # [K, W]: with the witnesses
     long: Array  # [K]: their lengths
 
 
@@ -126,7 +131,8 @@ def _by_spread(vectors: Array, reference: Array, scale: Array) -> Measured:
     """As if every coordinate were divided by its spread."""
     scaled = vectors / scale
     units = directions(scaled)
-    return Measured(units @ directions((reference / scale)[None])[0], units @ units.T, lengths(scaled))
+    along = units @ directions((reference / scale)[None])[0]
+    return Measured(along, units @ units[_witnesses(len(units))].T, lengths(scaled))
 
 
 def _by_fisher(vectors: Array, reference: Array, scores: Array) -> Measured:
@@ -135,10 +141,15 @@ def _by_fisher(vectors: Array, reference: Array, scores: Array) -> Measured:
     units = jnp.concatenate([directions(reference[None]), directions(vectors)])  # [1 + K, D]: lies may be very long
     images = jax.vmap(lambda v: solve(matrix, v))(units)
     stretch = jnp.sqrt(jnp.maximum(jnp.sum(units * images, axis=1), 1e-30))  # of unit vectors
-    cosines = units @ images.T / stretch / stretch[:, None]
-    # Conjugate gradients stop early, so that u . (M^-1 v) is v . (M^-1 u) nearly only.
-    mutual = (cosines + cosines.T)[1:, 1:] / 2
-    return Measured(cosines[1:, 0], mutual, lengths(vectors) * stretch[1:])
+    seen = np.concatenate([[0], 1 + _witnesses(len(vectors))])  # by the reference, then by the witnesses
+    cosines = units[1:] @ images[seen].T / stretch[seen] / stretch[1:, None]
+    return Measured(cosines[:, 0], cosines[:, 1:], lengths(vectors) * stretch[1:])
+
+
+def _witnesses(agents: int) -> np.ndarray:
+    """Who the agents are compared with: all, or some in a random order, since liars may sit at regular places.  [W]"""
+    everybody = np.arange(agents)
+    return everybody if agents <= WITNESSES else np.random.default_rng(0).permutation(agents)[:WITNESSES]
 
 
 def _deviation(cosines: Array, valid: Array, size: int) -> Array:
