@@ -10,6 +10,7 @@ import pytest
 
 from fedpg import StorageError
 from fedpg.experiments import store
+from fedpg.experiments.answer import SHOWN, answer, panels_of
 from fedpg.experiments.catalogue import EXPERIMENTS, configs_of
 from fedpg.experiments.figures import THEIRS, legend_of, needs_totals, panel_image, runs_of, seeds_of, theirs_of
 from fedpg.experiments.panels import Curve, Panel, config_of
@@ -179,6 +180,24 @@ def test_sections_fold_and_headings_that_come_again_have_names_of_their_own():
     assert page.links == ["#a", "#c"]
     assert page.tags.count("details") == 2
     assert to_markdown("T", blocks).split("\n\n")[2:] == ["## A", "### B", "## C", "### B", "end\n"]
+
+
+def test_the_report_begins_with_what_a_return_costs():
+    panel = next(p for p in EXPERIMENTS["algorithms"].panels if p.title == "CartPole-v1, 10 honest agents")
+    ours, paper = (next(c for c in panel.curves if c.label == label) for label in SHOWN[:2])
+    learnt = np.array([9.0, 100.0, 500.0, 500.0, 500.0, 500.0])
+    runs = [
+        stored_run(config_of(panel, ours), 0, returns=learnt, length=500.0),
+        stored_run(config_of(panel, ours), 1, returns=learnt[::-1], length=500.0),
+        stored_run(config_of(panel, paper), 0, returns=np.full(6, 20.0), length=1000.0),
+    ]
+    made = {run.key: run for run in runs}
+    panels = panels_of([EXPERIMENTS["algorithms"]], made)
+    assert [p.task for p in panels] == ["CartPole-v1"]
+    _, table = answer(panels, made)
+    assert isinstance(table, Table)
+    # The mean of three evaluations counts: the second run has it from the start, the first at its fifth row.
+    assert table.rows == [["CartPole-v1", "475", "300 (2 of 2)", "never (1 seeds)", "not played", "1,000"]]
 
 
 def test_what_is_folded_away_stands_in_files_beside_the_short_page():

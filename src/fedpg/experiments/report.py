@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from fedpg.experiments import tables
+from fedpg.experiments.answer import PICTURE, answer, panels_of
 from fedpg.experiments.catalogue import EXPERIMENTS
 from fedpg.experiments.figures import (
     Stock,
@@ -117,6 +118,9 @@ def write_pictures(
         for name, panels in drawn(experiment, stored).items():
             write_whole(folder / f"{name}.png", picture(panels, stored))
             written.append(folder / f"{name}.png")
+    if short := panels_of(experiments, stored):
+        write_whole(folder / f"{PICTURE}.png", picture(short, stored))
+        written.append(folder / f"{PICTURE}.png")
     return written
 
 
@@ -129,6 +133,9 @@ def drawn(experiment: Experiment, stored: Stock) -> dict[str, list[Panel]]:
 def page(experiments: Sequence[Experiment], stored: Stock) -> Iterator[Block]:
     """The whole page."""
     runs = list(stored.values())
+    if short := panels_of(experiments, stored):
+        yield from answer(short, stored)
+        yield _pictures("What a return costs", short, stored)
     total, table = tables.tally(experiments, stored)
     if total:
         found = ", ".join(f"{total[word] + total[f'{word}*']} {word}" for word in ("inside", "above", "below"))
@@ -179,21 +186,26 @@ def section(experiment: Experiment, stored: Stock) -> Iterator[Block]:
     yield Text(experiment.about)
     yield Text(f"`fedpg reproduce {experiment.name} --seeds 0:10`")
     pictures = drawn(experiment, stored)
-    for name, panels in pictures.items():
+    for panels in pictures.values():
         if len(pictures) > 1:
             yield Heading(panels[0].task, 3)
-        seen = [panel for panel in panels if runs_of(panel, stored)]
-        twin = [panel for panel in seen if needs_totals(panel)]
-        yield Pictures(
-            alt=f"{experiment.title}: {', '.join(panel.title for panel in panels)}",
-            path=f"pictures/{name}.png",
-            images=[panel_image(p, stored) for p in seen] + [panel_image(p, stored, total=True) for p in twin],
-            legend=legend_of(panels, stored),
-            theirs=[(line.shown, line.label) for line in theirs_of(seen)],
-        )
+        yield _pictures(experiment.title, panels, stored)
         if experiment.name in ("algorithms", "estimators"):
             yield tables.prices(panels, stored)
         yield from _tables(panels, stored)
+
+
+def _pictures(title: str, panels: Sequence[Panel], stored: Stock) -> Pictures:
+    """The panels of one picture."""
+    seen = [panel for panel in panels if runs_of(panel, stored)]
+    twin = [panel for panel in seen if needs_totals(panel)]
+    return Pictures(
+        alt=f"{title}: {', '.join(panel.title for panel in panels)}",
+        path=f"pictures/{panels[0].picture}.png",
+        images=[panel_image(p, stored) for p in seen] + [panel_image(p, stored, total=True) for p in twin],
+        legend=legend_of(panels, stored),
+        theirs=[(line.shown, line.label) for line in theirs_of(seen)],
+    )
 
 
 def _tables(panels: Sequence[Panel], stored: Stock) -> Iterator[Block]:
