@@ -15,13 +15,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from gymnasium import spaces
+from rich.table import Table
 
 import fedpg
 from fedpg import ConfigError, Environment, Problem, Run, StorageError, train_seeds
 from fedpg.aggregators import AGGREGATORS, PRE
 from fedpg.attacks import ATTACKS
-from fedpg.cli import main
+from fedpg.cli import main, policies
 from fedpg.machine import memory
+from fedpg.screen import make_console
 from fedpg.training import Records
 from fedpg.training.progress import STUCK, Silent, Snapshot, stuck
 from fedpg.training.room import check_room, needed
@@ -134,6 +136,36 @@ def test_a_task_without_a_name_is_given_again(tmp_path: Path, monkeypatch: pytes
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
     assert main(["evaluate", str(tmp_path / "run"), "--task", "test_new_user:REACH", "--episodes", "3"]) == 0
     assert "Reach-v0" in capsys.readouterr().out
+    assert main(["export", str(tmp_path / "run"), "--episodes", "2"]) == 2
+    assert "--task" in capsys.readouterr().err
+    assert main(["export", str(tmp_path / "run"), "--task", "test_new_user:REACH", "--episodes", "2"]) == 0
+    assert "test_new_user:REACH" in (tmp_path / "run" / "exported-numpy" / "README.md").read_text()
+
+
+@pytest.mark.slow
+def test_many_episodes_are_evaluated_some_at_a_time(runs: list[Run], tiny: Any, monkeypatch: pytest.MonkeyPatch):
+    made, params = tiny(), runs[0].policy.params
+    few = policies.greedy_returns(made, params, 4, 0)
+    monkeypatch.setattr(policies, "TOGETHER", 4)
+    many = policies.greedy_returns(made, params, 10, 0)
+    assert many.shape == (10,)
+    np.testing.assert_array_equal(many[:4], few)
+    assert not np.array_equal(many[4:8], few)  # from other starts
+
+
+def test_an_export_that_would_measure_for_ever_is_refused_with_the_numbers(runs: list[Run], capsys: Capture):
+    assert main(["export", str(runs[0].folder), "--episodes", "1000000000"]) == 2
+    assert re.search(r"at least [\d,]+ GB of memory", capsys.readouterr().err)
+
+
+def test_a_name_with_colons_is_no_emoji(capsys: Capture):
+    make_console().print(Table("a column as wide as what stands above it", title="my_tasks:robot: of :hospital:"))
+    assert "my_tasks:robot: of :hospital:" in capsys.readouterr().out
+
+
+def test_seeds_that_are_one_number_are_refused():
+    with pytest.raises(ConfigError, match=r"seeds must be several, such as range\(3\)"):
+        fedpg.train(seeds=3)
 
 
 def test_numbers_of_numpy_are_settings():
@@ -179,6 +211,8 @@ def test_what_has_been_run_has_room():
     """K = 10,000 on CartPole took 2 GB, K = 1000 on HalfCheetah as much."""
     for settings in ({"agents": 10_000}, {"task": "HalfCheetah-v5", "agents": 1000}):
         assert sum(needed(problem(**settings)).values()) < 2e9
+    # What was seen beyond that of three agents: 0.54 GB.
+    assert sum(needed(problem(agents=10_000)).values()) > 0.54e9 / 2
     check_room({"all of it": memory()})
     with pytest.raises(ConfigError, match="more than all of it"):
         check_room({"more than all of it": memory() + 1})

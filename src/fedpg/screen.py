@@ -9,8 +9,8 @@ WIDTH = 140
 
 
 def make_console() -> Console:
-    """As wide as the terminal; a file or a pipe has room for every table."""
-    return Console(width=None if sys.stdout.isatty() else WIDTH)
+    """As wide as the terminal; a file or a pipe has room for every table. A task `my:robot` is no emoji."""
+    return Console(width=None if sys.stdout.isatty() else WIDTH, emoji=False)
 
 
 def seconds_left(done: float, missing: float, seconds: float) -> float | None:

@@ -1,6 +1,6 @@
 """`fedpg evaluate`, `fedpg play` and `fedpg export`: what a trained policy does, and how to take it away."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -12,6 +12,9 @@ from fedpg.cli.arguments import check_positive, check_seed
 from fedpg.errors import ConfigError
 from fedpg.extras import need
 from fedpg.screen import make_console
+
+TOGETHER = 1000
+"""Episodes that are evaluated at a time."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +75,8 @@ class Export:
     """The folder to write; by default exported-numpy or exported-onnx in the run folder."""
     episodes: int = 100
     """Greedy episodes that the return on the card is of; 0: do not measure."""
+    task: str | None = None
+    """The task, where the run does not know it by a name: `package.module:object`."""
     seed: int = 0
     """The seed of the episodes' starts."""
 
@@ -80,16 +85,19 @@ def run_export(command: Export) -> int:
     from fedpg.export import export_policy
     from fedpg.export.network import network_of
     from fedpg.training.checkpoint import policy_config
+    from fedpg.training.room import check_room, for_tests
 
     if command.episodes < 0:
         raise ConfigError(f"episodes must be 0 or more, not {command.episodes}")
     check_seed(command.seed)
     if command.to == "onnx":
         need("onnx")
-    problem, params = policy_of(command.run)
+    problem, params = policy_of(command.run, command.task)
     network_of(problem, params)  # what has none is refused before it is measured
+    check_room(for_tests(problem, command.episodes, "episodes"))
     folder = command.run if command.run.is_dir() else command.run.parent
     config = policy_config(folder / "policy.safetensors" if command.run.is_dir() else command.run)
+    config = replace(config, task=command.task or config.task)
     returns = greedy_returns(problem, params, command.episodes, command.seed) if command.episodes else np.zeros(0)
     out = command.out or folder / f"exported-{command.to}"
     for path in export_policy(problem, params, config, command.to, out, folder, returns):
@@ -98,14 +106,19 @@ def run_export(command: Export) -> int:
 
 
 def greedy_returns(problem: Any, params: Any, episodes: int, seed: int) -> np.ndarray:
-    """The returns of greedy episodes from fresh starts."""
+    """The returns of greedy episodes from fresh starts; of many, some at a time, and with the time left."""
     import jax
+    from rich.progress import track
 
     from fedpg.server import evaluate
     from fedpg.tasks import RoundKeys
 
-    key = jax.random.key(seed)
-    return np.asarray(evaluate(problem, problem.policy.ravel(params), RoundKeys(key, key, 0), episodes)[0])
+    first, together = jax.random.key(seed), min(episodes, TOGETHER)
+    keys = [first, *(jax.random.fold_in(first, i) for i in range(1, -(-episodes // together)))]
+    theta = problem.policy.ravel(params)
+    shown = track(keys, "evaluating", console=make_console(), transient=True, disable=len(keys) == 1)
+    found = [evaluate(problem, theta, RoundKeys(key, key, 0), together)[0] for key in shown]
+    return np.concatenate(found)[:episodes]
 
 
 def policy_of(path: Path, task: str | None = None) -> tuple[Any, Any]:

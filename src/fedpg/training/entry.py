@@ -2,7 +2,7 @@
 
 import threading
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypedDict, Unpack, overload
 
@@ -124,6 +124,8 @@ def train(
         raise ConfigError("attack is given, but no agent is Byzantine: say how many with byzantine")
     if seeds is not None and seed != 0:
         raise ConfigError("give seed for one run, or seeds for several")
+    if seeds is not None and not isinstance(seeds, Iterable):
+        raise ConfigError(f"seeds must be several, such as range({seeds}) or [0, 1], not {seeds!r}; for one, give seed")
     pieces: dict[str, Any] = {"policy": policy, "optimizer": optimizer}
     pieces |= {kind: piece for kind, piece in (("attack", attack), ("aggregator", aggregator)) if piece is not None}
     config: Config = make_config(
