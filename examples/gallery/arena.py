@@ -9,12 +9,13 @@ import numpy as np
 
 RESULTS = Path(__file__).parents[2] / "results" / "arena"
 stored = json.loads((RESULTS / "CartPole-v1-natural-K10-3-500-b7b85d1f.json").read_text())
-attacks, defences, _ = stored["casts"][0]
+attacks, defences, seeds = stored["casts"][0]
 
 
 def learnt(attack: str, defence: str) -> float:
     """The mean area under the curve, above that of the untrained policy."""
-    games = [game for game in stored["games"] if (game["attack"], game["defence"]) == (attack, defence)]
+    found = (game for game in stored["games"] if (game["attack"], game["defence"]) == (attack, defence))
+    games = [game for game in found if game["seed"] in seeds]
     return float(np.mean([game["area"] - game["curve"][0] for game in games]))
 
 
