@@ -199,6 +199,48 @@ def test_a_run_that_holds_its_folder_is_running_and_one_that_is_silent_is_quiet(
     assert (view["state"], "has ended" in view["why"]) == ("quiet", True)
 
 
+def test_a_run_that_ended_before_its_first_round_is_quiet_and_waits_no_more(tiny_run: Path):
+    (tiny_run / "records.jsonl").unlink()
+    settings = tiny_run / "config.json"
+    watch = Watch([tiny_run])
+    os.utime(settings)
+    watch.look()
+    assert watch.views()[0]["state"] == "waiting"
+    old = time.time() - 7200
+    os.utime(settings, (old, old))
+    watch.look()
+    (view,) = watch.views()
+    assert (view["state"], "stopped" in view["why"], view["changed"]) == ("quiet", True, pytest.approx(old))
+    os.utime(settings)  # it goes on
+    watch.look()
+    assert watch.views()[0]["state"] == "waiting"
+    if held_folders() is not None:
+        os.utime(settings, (old, old))
+        with locked(tiny_run):
+            assert Watch([tiny_run]).views()[0]["state"] == "waiting"
+
+
+def test_only_a_run_that_goes_on_has_a_time_left(tiny_run: Path):
+    records = tiny_run / "records.jsonl"
+    lines = records.read_text().splitlines(keepends=True)
+    records.write_text("".join(lines[:4]))
+    (view,) = Watch([tiny_run]).views()
+    assert view["state"] == "running"
+    assert view["seconds_left"] > 0
+    assert "fedpg_left_seconds" in metrics([view])
+    old = time.time() - 7200
+    os.utime(records, (old, old))
+    watch = Watch([tiny_run])
+    (view,) = watch.views()
+    assert (view["state"], view["seconds_left"]) == ("quiet", None)
+    assert view["seconds_per_round"] > 0  # of what was
+    assert "fedpg_left_seconds" not in metrics([view])
+    shutil.rmtree(tiny_run)
+    watch.look()
+    (view,) = watch.views()
+    assert (view["state"], view["seconds_left"], view["changed"]) == ("removed", None, pytest.approx(old))
+
+
 def test_nothing_is_written_locked_or_kept_open(tiny_run: Path, content: Callable[[Path], dict[str, bytes]]):
     """A run can start, write and end in a folder that is watched."""
     before = content(tiny_run), sorted(os.listdir(tiny_run)), os.stat(tiny_run).st_mtime_ns

@@ -19,6 +19,7 @@ from fedpg.dashboard.watch import Watch
 from fedpg.dashboard.web import choose_token, is_loopback, listen
 from fedpg.errors import ConfigError
 from fedpg.sites.journal import Journal
+from fedpg.sites.ledger import Ledger
 
 
 def test_a_token_lets_in_by_address_once_by_cookie_and_by_header(tiny_run: Path):
@@ -163,3 +164,34 @@ def test_a_journal_is_json_lines_with_time_level_event_and_site(tmp_path: Path, 
     assert capsys.readouterr().err.count("going on") == 1
     with pytest.raises(ConfigError, match="cannot write the log"):
         Journal(tmp_path / "no" / "log")
+
+
+def test_a_journal_warns_of_what_is_wrong_only(tmp_path: Path):
+    journal = Journal(tmp_path / "log")
+    ledger = Ledger(["a", "b"])
+    ledger.tell = journal.enter
+    ledger.waiting(1, 0, 2, 1.0)
+    ledger.connected(0)
+    ledger.waiting(1, 1, 1, 1.0)
+    ledger.lost(0)
+    ledger.delivered(0, 9)
+    ledger.shut_out(0, removed=False)  # it is out until it has its new folder
+    ledger.shut_out(1, removed=True)  # as the operator wanted it
+    ledger.note(0, "stale reply", "late")
+    late = SITE_LINE | {"outcome": "not judged", "reason": "too few replies: no aggregator ran"}
+    gone = SITE_LINE | {"outcome": "absent", "reason": "removed from the federation"}
+    journal.enter({"round": 1, "quorum": False, "unused": "", "sites": {"a": late, "b": gone}})
+    lines = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
+    assert [(line["level"], line["event"]) for line in lines] == [
+        ("warning", "waiting for a quorum"),
+        ("info", "connected"),
+        ("info", "waiting for the other sites"),
+        ("warning", "gone"),
+        ("info", "policy delivered"),
+        ("warning", "new key"),
+        ("info", "removed"),
+        ("warning", "stale reply"),
+        ("warning", "round"),
+        ("info", "not judged"),
+        ("info", "absent"),
+    ]

@@ -1,5 +1,6 @@
 """A policy that was taken away acts as ours does: in NumPy alone, as ONNX, and read back."""
 
+import dataclasses
 import functools
 import importlib.util
 import json
@@ -18,8 +19,9 @@ from gymnasium import spaces
 from fedpg import ConfigError, Problem, StorageError, make_config, make_problem, make_task, train_seeds
 from fedpg.cli import main
 from fedpg.export import export_policy, load_exported
-from fedpg.export.card import interval_of
+from fedpg.export.card import card, history_of, interval_of
 from fedpg.export.network import network_of
+from fedpg.storage import write_config
 
 F = 5
 
@@ -207,6 +209,33 @@ def test_export_evaluate_and_play_from_the_command_line(
     content = json.loads((out / "policy.json").read_text())
     assert content["settings"]["byzantine"] == 1, "as it was trained"
     assert content["return"]["low"] <= content["return"]["mean"] <= content["return"]["high"]
+
+
+def test_the_card_of_real_sites_calls_nobody_honest_since_nobody_knows(tmp_path: Path):
+    problem, params = make("discrete", {"agents": 5})
+    network = network_of(problem, params)
+    rows: list[dict[str, Any]] = [{"trajectories": 0}, {"trajectories": 4, "accepted": [True] * 4 + [False]}]
+    (tmp_path / "records.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    def text(**settings: Any) -> str:
+        config = dataclasses.replace(problem.config, **settings)
+        write_config(tmp_path, config, 0)
+        return card(config, network, history_of(tmp_path), np.zeros(0), [])
+
+    assert "5 agents, all honest" in (simulated := text())
+    assert simulated.count("| honest |") == 5
+    line = {"round": 1, "sites": {f"ward-{agent}": {} for agent in range(5)}}
+    for ledger in (json.dumps(line) + "\n", '{"event": "connected"}\n', "damaged"):
+        (tmp_path / "federation.jsonl").write_text(ledger)
+        said = text()
+        assert ", 5 sites |" in said
+        assert "honest" not in said
+        assert said.count("| unknown |") == 5
+        assert ("| ward-4 |" in said) == ("ward" in ledger)
+    # In a trial it is known who was told to lie.
+    trial = text(byzantine=1, attack="sign-flipping")
+    assert "5 agents, 1 of them Byzantine" in trial
+    assert trial.count("| Byzantine |") == 1
 
 
 def test_an_interval_of_the_mean_is_that_of_the_bootstrap():

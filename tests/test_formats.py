@@ -1,6 +1,8 @@
 """What the previous edition wrote is read and gone on with; what a newer one wrote is refused, and says so."""
 
+import importlib
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -39,6 +41,22 @@ def messages() -> dict[str, dict[str, Any]]:
         kind: {k: bytes.fromhex(v) if k in raw or k.startswith("vector.") else v for k, v in values.items()}
         for kind, values in content.items()
     }
+
+
+def test_the_page_on_releasing_names_the_formats_that_the_code_has():
+    root = Path(__file__).parents[1]
+    page = (root / "docs" / "releasing.md").read_text()
+    rows = re.findall(r"(?m)\| `(\w+)` in `src/(fedpg/[\w/]+)\.py` \| (\w+)", page)
+    named = {(path, name): number for name, path, number in rows}
+    there = {
+        (str(path.relative_to(root / "src").with_suffix("")), name)
+        for path in (root / "src").rglob("*.py")
+        for name in re.findall(r"(?m)^(\w*FORMAT) = ", path.read_text())
+    }
+    assert set(named) == there
+    for (path, name), number in named.items():
+        value = getattr(importlib.import_module(path.replace("/", ".")), name)
+        assert str(value).split()[-1] == number, (path, name)  # some say what they are, before it
 
 
 def test_the_settings_of_an_older_run_folder_are_read(folder: Path):

@@ -44,6 +44,23 @@ def test_sites_come_and_go_and_the_others_need_nothing_new(tmp_path: Path):
             remove_site(made.folder, bad)
 
 
+def test_a_new_run_is_to_begin_from_an_old_one_only_if_there_is_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    folder = federation(tmp_path / "f", agents=4).folder
+    serve = f"fedpg serve {folder}"
+
+    def advised() -> str:
+        assert main(["federation", "add-site", str(folder)]) == 0
+        return capsys.readouterr().out.splitlines()[-1].split(":", 1)[1].strip()
+
+    assert advised() == serve
+    run = folder / "run"
+    run.mkdir()
+    (run / "config.json").write_text("{}")
+    assert advised() == f"{serve} --out {folder}/NEW"  # that run has its sites, and was killed before its first policy
+    (run / "checkpoint.safetensors").touch()
+    assert advised() == f"{serve} --out {folder}/NEW --start-from {run}"
+
+
 def test_a_run_keeps_the_rows_that_it_began_with(tmp_path: Path):
     made = federation(tmp_path / "f", agents=5)
     run = tmp_path / "run"

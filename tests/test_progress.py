@@ -11,7 +11,10 @@ from fedpg import Config, Problem, make_config
 from fedpg.cli import main
 from fedpg.screen import clock as in_words
 from fedpg.screen import seconds_left
-from fedpg.training import progress
+from fedpg.sites.ledger import Ledger
+from fedpg.sites.table import TableLines
+from fedpg.summary import print_summary
+from fedpg.training import progress, train_seeds
 from fedpg.training.progress import Json, Lines, Snapshot, describe
 
 CONFIG = make_config(trajectories=100)
@@ -83,6 +86,46 @@ def test_a_line_says_what_harm_liars_do_and_only_where_it_is_known():
     assert " 3 unused " in describe(CONFIG, known._replace(unused=3))
     assert "unused" not in describe(CONFIG, known)
     assert len(f"seed 0 4711/5000 {describe(lying, known)} 00:10") <= 80  # as on a terminal
+
+
+def test_a_line_about_sites_says_how_many_were_accepted_since_nobody_knows_who_lies(
+    capsys: pytest.CaptureFixture[str],
+):
+    names = [f"site-{agent}" for agent in range(10)]
+    TableLines(CONFIG, Ledger(names)).update(0, at(3, 100))
+    assert " accepted 7.0/10 " in (said := capsys.readouterr().out)
+    assert "honest" not in said
+    # In a trial some are told to lie, and a simulation has no sites.
+    TableLines(make_config(trajectories=100, byzantine=3), Ledger(names)).update(0, at(3, 100))
+    assert " honest 7.0/7 Byz. 3.0/3 " in capsys.readouterr().out
+    Lines(CONFIG).update(0, at(3, 100))
+    assert " honest 7.0/10 " in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_a_summary_of_sites_says_how_many_were_accepted_since_nobody_knows_who_lies(
+    tiny: Callable[..., Problem], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    (run,) = train_seeds(tiny(byzantine=0), [3], tmp_path / "run")
+    capsys.readouterr()
+    roles = ("honest", "Byz.", "harm")
+    print_summary([run], tmp_path)
+    said = capsys.readouterr().out
+    assert [word for word in roles if word in said] == list(roles)
+    share = f"{run.records.accepted()[0].mean() / 4:.0%}"
+    for name in ("sites.json", "federation.jsonl"):  # a server that was stopped early may have the first one only
+        (tmp_path / "run" / name).touch()
+        print_summary([run], tmp_path)
+        said = capsys.readouterr().out
+        assert "accepted" in said
+        assert share in said
+        assert [word for word in roles if word in said] == []
+        (tmp_path / "run" / name).unlink()
+    trial = run._replace(config=make_config(byzantine=1, agents=4))
+    (tmp_path / "run" / "sites.json").touch()
+    print_summary([trial], tmp_path)
+    said = capsys.readouterr().out
+    assert [word for word in roles if word in said] == list(roles)
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ from fedpg.screen import make_console
 from fedpg.training import Run
 from fedpg.training.each import Each
 from fedpg.training.harm import HARM
-from fedpg.training.progress import why_unused
+from fedpg.training.progress import nobody_knows, why_unused
 
 MARKS = (250, 500, 1000, 2000, 3000, 5000, 10_000)
 """Trajectories at which several seeds are averaged."""
@@ -20,16 +20,24 @@ COLUMNS = (
     *("R1/R2/none", "sec.", "ksteps/s"),
 )
 """Short, so that the table fits 80 columns."""
+KNOWN = ("Byz. kept", "harm")
+"""Columns for where it is known who is honest."""
+OF_SITES = ("federation.jsonl", "sites.json")
+"""Files that only the run folder of a federation has; the first appears with the first event."""
 
 
 def print_summary(runs: Sequence[Run], folder: Path) -> None:
     """A row per seed, and for several seeds their mean along the way."""
     config = runs[0].config
     table = Table(title=config.title, box=box.SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
-    for name in COLUMNS:
-        table.add_column(name, justify="right", no_wrap="/" in name)
+    unknown = nobody_knows(config, is_of_sites(runs[0].folder))
+    shown = [name for name in COLUMNS if not (unknown and name in KNOWN)]
+    for name in shown:
+        title = "accepted" if unknown and name == "honest kept" else name
+        table.add_column(title, justify="right", no_wrap="/" in name)
     for run in runs:
-        table.add_row(*_summary_row(run))
+        row = dict(zip(COLUMNS, _summary_row(run), strict=True))
+        table.add_row(*(row[name] for name in shown))
     console = make_console()
     console.print(table)
     if any(np.isfinite(_harm(run)) for run in runs):
@@ -43,6 +51,11 @@ def print_summary(runs: Sequence[Run], folder: Path) -> None:
     print(f"return: greedy, mean of {config.test_episodes} episodes, after the last round. Everything is in {folder}")
     if len(runs) > 1 and min(run.records.trajectories[-1] for run in runs) >= MARKS[0]:
         console.print(_means(runs))
+
+
+def is_of_sites(folder: Path | None) -> bool:
+    """Whether the agents of the run in a folder were sites of a federation."""
+    return folder is not None and any((folder / name).exists() for name in OF_SITES)
 
 
 def each_table(each: Each, byzantine: int = 0) -> Table:

@@ -89,13 +89,21 @@ class Status:
 def run_add_site(command: AddSite) -> int:
     need_flower()
     from fedpg.sites.members import add_site
+    from fedpg.sites.status import newest_run
+    from fedpg.training.checkpoint import FILE
+    from fedpg.training.start import POLICY
 
     made, name = add_site(command.folder, command.name)
     folder = shlex.quote(str(command.folder))
     print(f"{name} is a member of {command.folder}, from the next run on: {_from_now_on(made)}")
     print(f"  1. hand {folder}/sites/{name} to it over a channel that you trust, and delete it here")
     print(f"  2. at the site:     fedpg join {name} --task package.module:factory")
-    print(f"  3. at the server:   fedpg serve {folder} --out {folder}/NEW --start-from {folder}/run")
+    run, more = newest_run(command.folder), ""
+    if run is not None:  # it goes on without the new site, so that needs another; which may begin from what is learnt
+        more = f" --out {folder}/NEW"
+        if any((run / kept).exists() for kept in (FILE, POLICY)):
+            more += f" --start-from {shlex.quote(str(run))}"
+    print(f"  3. at the server:   fedpg serve {folder}{more}")
     return 0
 
 

@@ -18,6 +18,8 @@ PACE = 20
 """Rounds over which speed and harm are averaged."""
 QUIET = 60.0
 """Seconds without news after which a run that holds no lock is said to be quiet."""
+GOING = ("waiting", "running", "finished")
+"""States of runs that have a time left; 0, of a finished one."""
 
 View = dict[str, Any]
 
@@ -73,10 +75,10 @@ class Run:
             self.sites = Sites()
         for line in lines:
             self.sites.add(line)
-        new = bool(other or rows or void or lines)
+        new = bool(other or rows or void or lines) or before != self._condition()
         if new or self.changed is None:
-            self.changed = self._last_change()
-        return new or before != self._condition()
+            self.changed = self._last_change() or self.changed
+        return new
 
     def _condition(self) -> tuple[Any, ...]:
         return self._about, self.gone, self.problem, self.records.problem, self.ledger.problem
@@ -109,13 +111,9 @@ class Run:
             self.settings, self.seed = settings, whole((values or {}).get("seed"))
 
     def _last_change(self) -> float | None:
-        times = []
-        for tail in (self.records, self.ledger):
-            try:
-                times.append(os.stat(tail.path).st_mtime)
-            except OSError:
-                continue
-        return max(times, default=None)
+        times = [_written(tail.path) for tail in (self.records, self.ledger)]
+        # A run that ended before its first round has written its settings and no more.
+        return max((t for t in times if t is not None), default=None) or _written(self.folder / "config.json")
 
     def _add(self, row: dict[str, Any]) -> None:
         """One row of the records."""
@@ -155,6 +153,9 @@ class Run:
         state, why = self._state(held, total)
         harms = [p.harm for p in pace if p.harm is not None]
         agents = self._agents()
+        speed = self._pace(pace, total)
+        if state not in GOING:  # at that pace, but nobody goes on
+            speed["seconds_left"] = None
         return {
             "name": self.name,
             "state": state,
@@ -176,7 +177,7 @@ class Run:
             "best": max((p.mean for p in tested if p.mean is not None), default=None),
             "harm": sum(harms) / len(harms) if harms else None,
             "unused": self.unused,
-            **self._pace(pace, total),
+            **speed,
             "rule": text(last.get("rule"), 40),
             "threshold": number(last.get("threshold")),
             "sigma": number(last.get("sigma")),
@@ -300,6 +301,14 @@ class Run:
         if self.sites.attempt.get("quorum") is False:
             found.append(f"round {self.sites.attempt['round']} had no quorum, and is tried again")
         return found[:50]
+
+
+def _written(path: Path) -> float | None:
+    """When a file was written last; None if there is none."""
+    try:
+        return os.stat(path).st_mtime
+    except OSError:
+        return None
 
 
 def _with_reason(row: View) -> View:

@@ -17,6 +17,8 @@ from fedpg.export.network import Network
 from fedpg.machine import versions
 from fedpg.problem import outcome_of
 from fedpg.storage import StorageError, read_config
+from fedpg.summary import is_of_sites
+from fedpg.training.progress import nobody_knows
 
 Interval = tuple[float, float, float]
 """(mean, low, high) with 95% between low and high."""
@@ -32,7 +34,9 @@ class History(NamedTuple):
     outcomes: tuple[dict[str, int], ...] = ()
     """Of each agent: in how many rounds it was accepted, turned away, ..."""
     names: tuple[str, ...] = ()
-    """Of the agents, if they were sites."""
+    """Of the agents, if they were sites and the ledger says so."""
+    sites: bool = False
+    """Whether the agents were sites."""
     seeds: tuple[int, ...] = ()
     finals: Interval | None = None
     """Over all seeds of these settings that lie beside this run: the mean of their last evaluations."""
@@ -60,6 +64,7 @@ def history_of(folder: Path) -> History:
         trajectories=int(rows[-1]["trajectories"]) if rows else 0,
         outcomes=tuple(dict(count) for count in counts),
         names=_sites(folder),
+        sites=is_of_sites(folder),
         seeds=seeds,
         finals=interval,
     )
@@ -108,7 +113,7 @@ def card(config: Config, network: Network, history: History, returns: np.ndarray
         f"{config.test_horizon} steps"
         if len(returns)
         else "not measured",
-        "trained by": f"`{config.algorithm}` with `{config.aggregator}`, {config.agents} agents, {_attacked(config)}",
+        "trained by": f"`{config.algorithm}` with `{config.aggregator}`, {_trainers(config, history)}",
         "trained for": f"{history.trajectories} trajectories, {history.rounds} rounds" if history.rounds else "unknown",
         "seed": "unknown" if history.seed is None else str(history.seed),
         "versions": ", ".join(f"{name} {value}" for name, value in history.versions.items()) or "unknown",
@@ -147,7 +152,7 @@ def _filtered(config: Config, history: History) -> list[str]:
     for agent, each in enumerate(history.outcomes):
         name = history.names[agent] if agent < len(history.names) else f"agent {agent}"
         liar = agent >= config.agents - config.byzantine
-        role = ("Byzantine" if liar else "honest") if config.byzantine else "unknown" if history.names else "honest"
+        role = "unknown" if nobody_knows(config, history.sites) else "Byzantine" if liar else "honest"
         rows.append((name, role, *(f"{each.get(word, 0) / max(1, history.rounds):.0%}" for word in words)))
     told = f"Of {history.rounds} rounds, the share in which each agent was accepted by `{config.aggregator}`, or not:"
     return [told, "", *_table(("agent", "role", *words), rows)]
@@ -179,5 +184,8 @@ def _form(config: Config, network: Network) -> str:
     return f"{config.activation}, then a Gaussian (`{config.gaussian}`)"
 
 
-def _attacked(config: Config) -> str:
-    return f"{config.byzantine} of them Byzantine (`{config.attack}`)" if config.byzantine else "all honest"
+def _trainers(config: Config, history: History) -> str:
+    if nobody_knows(config, history.sites):
+        return f"{config.agents} sites"
+    attacked = f"{config.byzantine} of them Byzantine (`{config.attack}`)" if config.byzantine else "all honest"
+    return f"{config.agents} agents, {attacked}"

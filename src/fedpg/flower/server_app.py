@@ -32,6 +32,7 @@ def train(grid: Grid, context: Context, make: Callable[[Config], Problem]) -> Ru
     make_folder(out, config, wanted.seed)  # the ledger is in it, and begins before the run
     reporter = Lines(config, rounds=wanted.rounds)
     ledger = Ledger([f"node-{agent}" for agent in range(config.agents)], out / FILE, reporter.note)
+    reporter.ledger = ledger  # nobody knows which of these lie
     exchange = Exchange(
         grid,
         numbered(grid, config.agents),

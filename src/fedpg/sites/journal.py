@@ -11,8 +11,8 @@ from typing import Any, Self
 from fedpg.errors import ConfigError
 from fedpg.training.progress import Reporter, Snapshot
 
-CALM = ("connected", "started", "waiting for the other sites")
-"""Events of a ledger that are as they should be; the others are warnings."""
+CALM = ("connected", "started", "waiting for the other sites", "policy delivered", "removed")
+"""Events of a ledger that are as they should be, or as the operator wanted them; the others are warnings."""
 
 
 class Journal:
@@ -58,7 +58,10 @@ class Journal:
         self.write("info" if good else "warning", "round", accepted=accepted, sites=len(sites), **about)
         for name, each in sites.items():
             if not each["accepted"]:
-                self.write("warning", each["outcome"], name, round=line["round"], reason=each["reason"])
+                # Not judged: too few others replied. Removed: there is nobody who could reply.
+                calm = each["outcome"] == "not judged" or each["reason"].startswith("removed")
+                level = "info" if calm else "warning"
+                self.write(level, each["outcome"], name, round=line["round"], reason=each["reason"])
 
 
 class Journalled:

@@ -90,6 +90,9 @@ class Live(Silent):
 class Lines(Silent):
     """One line per seed every few seconds; if nobody reads them any more, the run goes on without."""
 
+    ledger: Any = None
+    """Of the sites, by those who report on some: then the agents are sites."""
+
     def __init__(self, config: Config, every: float = 5.0, rounds: int = 0) -> None:
         """A run may end after so many rounds, if that is not 0, before it has its trajectories."""
         self.config = config
@@ -114,7 +117,7 @@ class Lines(Silent):
         """One line about a seed."""
         ending = f" {clock(left)} left" if left else ""
         counts = f"{snapshot.trajectories}/{self.config.trajectories} trajectories"
-        self.note(f"seed {seed} {counts} {describe(self.config, snapshot)}{ending}")
+        self.note(f"seed {seed} {counts} {describe(self.config, snapshot, self.ledger is not None)}{ending}")
 
     def left(self, seed: int, snapshot: Snapshot, now: float) -> float | None:
         """Seconds, at the pace so far: 0 at the end; None while nothing can be said."""
@@ -146,7 +149,7 @@ class Json(Lines):
                 "harm": snapshot.harm if math.isfinite(snapshot.harm) else None,
                 "unused": snapshot.unused,
                 "seconds_left": left,
-                "text": describe(self.config, snapshot),
+                "text": describe(self.config, snapshot, self.ledger is not None),
             }
         )
 
@@ -154,12 +157,18 @@ class Json(Lines):
         super().note(json.dumps(values))
 
 
-def describe(config: Config, snapshot: Snapshot) -> str:
+def nobody_knows(config: Config, sites: bool) -> bool:
+    """Whether it is unknown who lies: between real sites, but not in a trial, where the settings say so."""
+    return sites and not config.byzantine
+
+
+def describe(config: Config, snapshot: Snapshot, sites: bool = False) -> str:
     """The middle of a progress line, over the last rounds: who was accepted, what harm was done; and the speed.
 
     Of Byzantine agents the harm says more than how many were accepted, and there is no room for both.
     """
-    accepted = f"honest {snapshot.honest:.1f}/{config.agents - config.byzantine}"
+    who = "accepted" if nobody_knows(config, sites) else "honest"
+    accepted = f"{who} {snapshot.honest:.1f}/{config.agents - config.byzantine}"
     if config.byzantine and math.isfinite(snapshot.harm):
         accepted += f" harm {snapshot.harm:.1f}"
     elif config.byzantine:
