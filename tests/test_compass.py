@@ -9,7 +9,7 @@ import pytest
 
 from fedpg import ConfigError
 from fedpg.aggregators import Own, Sent, Verdict, compass
-from fedpg.aggregators.compass import RECALL, WITNESSES
+from fedpg.aggregators.compass import MOST_VOTERS, RECALL
 
 SIZE, AGENTS, LIARS = 200, 10, 3
 NOISE = 5.0
@@ -149,19 +149,42 @@ def test_half_of_the_agents_outvote_nobody_and_more_than_half_do():
 
 
 @pytest.mark.slow
-def test_of_many_agents_some_are_witnesses_and_what_is_remembered_grows_with_their_number():
-    agents, liars, size = 2 * WITNESSES, 150, 50
-    rng = np.random.default_rng(0)
-    truth = rng.normal(size=size) / np.sqrt(size)
+def test_of_very_many_agents_nobody_is_compared_with_the_others():
+    agents, size = MOST_VOTERS + 1, 20
     memory = compass().init(agents, size)
-    assert memory.mutual.shape == (agents, WITNESSES)
-    for _ in range(6):
-        honest = truth + 2 * rng.normal(size=(agents, size)) / np.sqrt(size)
-        honest[-liars:] = -2 * honest[:-liars].mean(axis=0)
-        sent = Sent(jnp.asarray(honest, jnp.float32), jnp.ones(agents, bool), 16)
-        verdict, memory = update(memory, sent, Own(jnp.zeros(size)))
-    assert not verdict.accepted[-liars:].any()
-    assert verdict.accepted[:-liars].all()
+    assert memory.mutual.size == 0
+    assert compass().init(MOST_VOTERS, size).mutual.shape == (MOST_VOTERS,) * 2
+    truth = np.random.default_rng(0).normal(size=size).astype(np.float32)
+    vectors = np.tile(truth, (agents, 1))
+    vectors[:100] *= -1
+    verdict, memory = update(memory, Sent(jnp.asarray(vectors), jnp.ones(agents, bool), 16), Own(jnp.asarray(truth)))
+    assert not verdict.accepted[:100].any()
+    assert verdict.accepted[100:].all()
+
+
+@pytest.mark.parametrize("lie", [1e15, 1e20, 1e34])
+def test_what_two_of_ten_send_in_one_round_does_not_spoil_the_rounds_after(lie: float):
+    _, honest, server = federation(0)
+    vectors, own = jnp.asarray(honest, jnp.float32), Own(jnp.asarray(server, jnp.float32))
+    everybody, two = jnp.ones(AGENTS, bool), jnp.arange(AGENTS) < 2
+    memory = update(compass().init(AGENTS, SIZE), Sent(vectors, everybody, 16), own)[1]
+    verdict, memory = update(memory, Sent(vectors.at[1].set(lie), two, 16), own)
+    assert ((verdict.distances < verdict.threshold) == verdict.accepted).all()
+    after = [update(m, Sent(vectors, everybody, 16), own)[0] for m in (memory, compass().init(AGENTS, SIZE))]
+    assert after[0].accepted.sum() >= after[1].accepted.sum() - 1
+    assert np.isfinite(np.asarray(memory.along)).all()
+
+
+@pytest.mark.slow
+def test_scores_that_are_no_numbers_cost_one_round_and_no_more():
+    _, honest, server = federation(0)
+    sent, own = Sent(jnp.asarray(honest, jnp.float32), jnp.ones(AGENTS, bool), 16), jnp.asarray(server, jnp.float32)
+    scores = jnp.asarray(np.random.default_rng(0).normal(size=(64, SIZE)), jnp.float32)
+    memory = compass().init(AGENTS, SIZE)
+    for wrong in (jnp.nan, 1e19):
+        memory = update(memory, sent, Own(own, scores=scores.at[3, 3].set(wrong)))[1]
+        assert all(np.isfinite(np.asarray(leaf)).all() for leaf in memory)
+    assert update(memory, sent, Own(own, scores=scores))[0].accepted.sum() >= 5
 
 
 @pytest.mark.slow

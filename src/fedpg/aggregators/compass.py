@@ -1,10 +1,10 @@
 """The default rule: agents count as far as they go the way that the server has seen itself."""
 
+import functools
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array
 from jax.scipy.stats import norm
 
@@ -26,9 +26,9 @@ QUIETEST = 1e-2
 """No coordinate is taken to be quieter than this share of the typical one."""
 TOO_FAR = 2.0
 """Deviations of what noise would do: who goes so far against the server, or against most others, is turned away."""
-WITNESSES = 256
-"""Agents that each is compared with, at the most: so many, chosen at random, say what all would, and time and memory
-grow with K and not with its square."""
+MOST_VOTERS = 256
+"""More agents are not compared with each other: time and memory would grow with the square of K; and if some of them
+were chosen to judge, in a way that liars can foresee, these could outnumber the honest there."""
 OUTVOTED_FROM = 3
 """With fewer vectors there is no majority, and nobody is turned away."""
 LONGEST = 1e35
@@ -44,7 +44,7 @@ class Compass(NamedTuple):
     variance: Array  # [D]: of the agents' vectors, coordinate by coordinate
     weights: Array  # [2]
     along: Array  # [K]: each agent's cosines with the reference
-    mutual: Array  # [K, W]: with the vectors of the witnesses
+    mutual: Array  # [K, K]: those of the agents with each other; [0, 0] if these are too many
     doubt: Array  # the variance that noise alone gives these two
 
 
@@ -58,7 +58,7 @@ def compass(smooth: float | None = None) -> Aggregator:
     3. c_i = cos(g_i, r) and c_ij = cos(g_i, g_j), and tau the deviation of the c_i (from their median absolute
        deviation). Summed over rounds, older ones less (0.9 a round), and divided by the deviation of such a sum of
        noise, these are z_i and z_ij. Agent i counts with weight Phi(z_i): less than half if it goes against the server.
-       It is turned away if z_i < -2, or if z_ij < -2 for more than half of all agents (of 256, if there are more).
+       It is turned away if z_i < -2, or if z_ij < -2 for more than half of all agents (with up to 256 of them).
     4. The weighted mean of the vectors, those longer than the median length cut down to it.
 
     Needs the server's gradient; no f, no sigma, no constant of the task. While fewer than half of the agents lie, all
@@ -69,7 +69,8 @@ def compass(smooth: float | None = None) -> Aggregator:
     require(smooth is None or 0 <= smooth < 1, f"compass: smooth must be at least 0 and less than 1, not {smooth}")
 
     def init(agents: int, size: int) -> Compass:
-        mutual = jnp.zeros((agents, len(_witnesses(agents))))
+        voters = agents if agents <= MOST_VOTERS else 0
+        mutual = jnp.zeros((voters, voters))
         return Compass(jnp.zeros(size), jnp.zeros(size), jnp.zeros(2), jnp.zeros(agents), mutual, jnp.zeros(()))
 
     def update(memory: Compass, sent: Sent, own: Own) -> tuple[Verdict, Compass]:
@@ -80,40 +81,43 @@ def compass(smooth: float | None = None) -> Aggregator:
             )
         keep = (SMOOTH[own.scores is not None] if smooth is None else smooth, SPREAD_MEMORY)
         vectors, valid = jnp.clip(sent.clean, -LONGEST, LONGEST), sent.valid
+        enough = jnp.sum(valid) >= OUTVOTED_FROM
         middle = coordinate_median(vectors, valid)
         spread = coordinate_median(jnp.abs(vectors - middle), valid)
         after = memory._replace(
             reference=keep[0] * memory.reference + (1 - keep[0]) * own.gradient,
-            variance=keep[1] * memory.variance + (1 - keep[1]) * spread**2,
+            variance=jnp.where(enough, keep[1] * memory.variance + (1 - keep[1]) * spread**2, memory.variance),
             weights=jnp.array(keep) * memory.weights + (1 - jnp.array(keep)),
         )
-        sound = jnp.all(jnp.isfinite(own.gradient))  # a fault of one round must not be remembered
-        now = jax.tree.map(lambda new, old: jnp.where(sound, new, old), after, memory)
+        now = _sound(after, memory)
         reference = now.reference / jnp.maximum(now.weights[0], 1e-30)
         measured = (
             _by_spread(vectors, reference, _scale(now.variance))
             if own.scores is None
             else _by_fisher(vectors, reference, own.scores)
         )
-        witnesses = _witnesses(len(valid))
-        others = valid[:, None] & valid[witnesses] & (np.arange(len(valid))[:, None] != witnesses)
         tau = _deviation(measured.along, valid, vectors.shape[1])
         now = now._replace(
             along=RECALL * now.along + jnp.where(valid, measured.along, 0.0),
-            mutual=RECALL * now.mutual + jnp.where(others, measured.mutual, 0.0),
             doubt=RECALL**2 * now.doubt + tau**2,
         )
-        z, by_others = now.along / jnp.sqrt(now.doubt), now.mutual / jnp.sqrt(now.doubt)
-        # What more than half of them say at the least: some of these are honest.
-        said = jnp.sort(jnp.where(others, by_others, jnp.inf), axis=1)[:, jnp.sum(valid[witnesses]) // 2]
+        z = now.along / jnp.sqrt(now.doubt)
+        against = -z
+        if now.mutual.size:
+            others = valid[:, None] & valid & ~jnp.eye(len(valid), dtype=bool)
+            now = now._replace(mutual=RECALL * now.mutual + jnp.where(others, measured.mutual, 0.0))
+            by_others = jnp.where(others, now.mutual / jnp.sqrt(now.doubt), jnp.inf)
+            # What more than half of all agents say at the least: some of these are honest.
+            against = jnp.maximum(against, -jnp.sort(by_others, axis=1)[:, jnp.sum(valid) // 2])
         # How sure it is that an agent goes against the server, or against most others: between 0 and 1.
-        distances = jnp.where(valid, norm.cdf(-jnp.minimum(z, said)), jnp.inf)
+        distances = jnp.where(valid, jnp.where(enough, norm.cdf(against), 0.0), jnp.inf)
         limit = norm.cdf(TOO_FAR)
         judged = jnp.where(distances < limit, norm.cdf(z), 0.0)
-        counts = jnp.where(valid, jnp.where(jnp.sum(valid) >= OUTVOTED_FROM, judged, 1.0), 0.0)
+        counts = jnp.where(valid, jnp.where(enough, judged, 1.0), 0.0)
         shorter = jnp.minimum(1.0, _median(measured.long, valid) / jnp.maximum(measured.long, 1e-30))
         gradient = weighted_mean(vectors * shorter[:, None], counts)
-        memory = jax.tree.map(lambda new, old: jnp.where(sound, new, old), now, memory)
+        fault = ~jnp.all(jnp.isfinite(own.gradient))
+        memory = jax.tree.map(lambda new, old: jnp.where(fault, old, new), _sound(now, memory), memory)
         return decide(sent, gradient, counts > 0, threshold=limit, distances=distances), memory
 
     return Aggregator(update, init, needs=("gradient",))
@@ -123,7 +127,7 @@ class Measured(NamedTuple):
     """The vectors in the metric of the step."""
 
     along: Array  # [K]: their cosines with the reference
-    mutual: Array  # [K, W]: with the witnesses
+    mutual: Array  # [K, K]: with each other
     long: Array  # [K]: their lengths
 
 
@@ -132,7 +136,7 @@ def _by_spread(vectors: Array, reference: Array, scale: Array) -> Measured:
     scaled = vectors / scale
     units = directions(scaled)
     along = units @ directions((reference / scale)[None])[0]
-    return Measured(along, units @ units[_witnesses(len(units))].T, lengths(scaled))
+    return Measured(along, units @ units.T, lengths(scaled))
 
 
 def _by_fisher(vectors: Array, reference: Array, scores: Array) -> Measured:
@@ -141,15 +145,15 @@ def _by_fisher(vectors: Array, reference: Array, scores: Array) -> Measured:
     units = jnp.concatenate([directions(reference[None]), directions(vectors)])  # [1 + K, D]: lies may be very long
     images = jax.vmap(lambda v: solve(matrix, v))(units)
     stretch = jnp.sqrt(jnp.maximum(jnp.sum(units * images, axis=1), 1e-30))  # of unit vectors
-    seen = np.concatenate([[0], 1 + _witnesses(len(vectors))])  # by the reference, then by the witnesses
-    cosines = units[1:] @ images[seen].T / stretch[seen] / stretch[1:, None]
+    seen = len(units) if len(vectors) <= MOST_VOTERS else 1  # the reference, and then the others
+    cosines = units[1:] @ images[:seen].T / stretch[:seen] / stretch[1:, None]
     return Measured(cosines[:, 0], cosines[:, 1:], lengths(vectors) * stretch[1:])
 
 
-def _witnesses(agents: int) -> np.ndarray:
-    """Who the agents are compared with: all, or some in a random order, since liars may sit at regular places.  [W]"""
-    everybody = np.arange(agents)
-    return everybody if agents <= WITNESSES else np.random.default_rng(0).permutation(agents)[:WITNESSES]
+def _sound(after: Compass, before: Compass) -> Compass:
+    """What is to be remembered: as before, if a fault of this round, or a lie, would make something of it no number."""
+    sound = functools.reduce(jnp.logical_and, [jnp.all(jnp.isfinite(leaf)) for leaf in after])
+    return jax.tree.map(lambda new, old: jnp.where(sound, new, old), after, before)
 
 
 def _deviation(cosines: Array, valid: Array, size: int) -> Array:
