@@ -1,6 +1,5 @@
 """What both tables need."""
 
-import functools
 import resource
 import sys
 import time
@@ -9,11 +8,17 @@ from typing import Any
 
 import gymnasium
 import jax
+import jax.numpy as jnp
 import numpy as np
 
+from fedpg.algorithms.natural import step as natural_step
+from fedpg.metric import signal_of
 from fedpg.pieces import import_object
 from fedpg.problem import Problem, State, make_broadcast
 from fedpg.server import Server
+
+KEEP = 0.35
+"""The default of natural steps."""
 
 
 def gymnasium_speed(problem: Problem, params: Any, seconds: float = 3.0) -> float:
@@ -35,16 +40,21 @@ def gymnasium_speed(problem: Problem, params: Any, seconds: float = 3.0) -> floa
 
 
 def step_line(problem: Problem, state: State, server: Server, round_seconds: float) -> str:
-    """How long an algorithm's own step takes, which follows the aggregate, and which share of a round that is.
+    """How long a natural step takes, which follows the aggregate, and which share of a round that is; else nothing.
 
-    By the call that compiles it, which computes as much as in a round. It must wait for its result, as calls do in
-    commands. Empty for algorithms whose steps are the optimiser's.
+    On no trajectories and nobody's vectors, of which it computes as much as of others.
     """
-    if not problem.algorithm.needs:
+    if problem.config.algorithm != "natural":
         return ""
-    broadcast = make_broadcast(state.key, state.round + 1, problem.config.batch[0], theta=state.theta)
-    own = server.contribution(broadcast, wanted=False)
-    spent = best_seconds(functools.partial(problem.algorithm.warm_up, problem, state, own), times=20)
+    theta, agents = state.theta, problem.config.agents
+    own = server.contribution(make_broadcast(state.key, 1, problem.config.batch[0], theta=theta), wanted=False)
+    nothing, nobody = jnp.zeros((agents, problem.policy.size)), jnp.zeros(agents, bool)
+
+    def step() -> Any:
+        signal = signal_of(theta, nothing, nobody, own.scores)
+        return natural_step(problem.policy, KEEP, theta, theta, signal, own, state.algorithm)
+
+    spent = best_seconds(step, times=20)
     return (
         f"the step itself: {spent * 1e3:.1f} ms, {spent / round_seconds:.1%} of a round of {round_seconds * 1e3:.0f} ms"
     )
