@@ -27,7 +27,7 @@ from fedpg.experiments.render import (
     to_html,
     to_markdown,
 )
-from fedpg.experiments.report import sections_of, write_report
+from fedpg.experiments.report import section, sections_of, write_report
 from fedpg.experiments.store import Stored
 from fedpg.experiments.tables import MARKS, comparison, filters, learning, overview, per_seed, prices, times
 from stored import stored_run
@@ -180,6 +180,15 @@ def test_sections_fold_and_headings_that_come_again_have_names_of_their_own():
     assert page.links == ["#a", "#c"]
     assert page.tags.count("details") == 2
     assert to_markdown("T", blocks).split("\n\n")[2:] == ["## A", "### B", "## C", "### B", "end\n"]
+
+
+@pytest.mark.parametrize("name", ["figure1", "algorithms", "untuned"])
+def test_every_task_of_an_experiment_has_its_section(name: str):
+    for panel in EXPERIMENTS[name].panels:
+        run = stored_run(config_of(panel, panel.curves[0]), 0, returns=np.linspace(9, 300, 6), length=300.0)
+        blocks = list(section(EXPERIMENTS[name].on([panel.task]), {run.key: run}))
+        assert [block.path for block in blocks if isinstance(block, Pictures)] == [f"pictures/{panel.picture}.png"]
+        assert any(isinstance(block, Table) for block in blocks)
 
 
 def test_the_report_begins_with_what_a_return_costs():

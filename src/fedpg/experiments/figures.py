@@ -85,7 +85,7 @@ def draw(axes: Axes, panel: Panel, stored: Stock, total: bool = False) -> None:
         axes.set_xscale("symlog", linthresh=500)
         axes.set_xlim(0, max(end, 1000.0))
     else:
-        axes.set_xlim(0, min(end, TRAJECTORIES[panel.task]) if end else 1)
+        axes.set_xlim(0, min(end, TRAJECTORIES.get(panel.task, end)) if end else 1)
         axes.xaxis.set_major_locator(MaxNLocator(5))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,.0f}" if x < 1e4 else f"{x / 1000:,.0f}k"))
     low, high = axes.get_ylim()

@@ -1,0 +1,159 @@
+"""Numbers that README and docs quote as measured are those of the stored results."""
+
+import functools
+import re
+
+import numpy as np
+import pytest
+
+from documents import ROOT
+from fedpg.arena.games import read
+from fedpg.arena.matrix import Matrix, matrix_of
+from fedpg.arena.players import NOBODY
+from fedpg.arena.show import percent
+from fedpg.experiments.catalogue import EXPERIMENTS
+from fedpg.experiments.panels import config_of
+from fedpg.experiments.paper import paper_curves
+from fedpg.experiments.statistics import returns_at
+from fedpg.experiments.store import Stored, load, path_of
+
+RESULTS = ROOT / "results"
+HONEST, FLIP, ALIE, REWARDS = "10 honest agents", "3 of 10 flip signs", "3 of 10: ALIE, z = 1.5", "3 of 10 flip rewards"
+OURS = "natural steps, compass"
+CURVES = {
+    "CartPole": ("CartPole-v1", HONEST, OURS),
+    "CartPole, honest": ("CartPole-v1", HONEST, OURS),
+    "CartPole, 3 of 10 flip signs": ("CartPole-v1", FLIP, OURS),
+    "3 of 10 flip signs": ("CartPole-v1", FLIP, OURS),
+    "3 of 10: ALIE, z = 1.5": ("CartPole-v1", ALIE, OURS),
+    "3 of 10 flip rewards": ("CartPole-v1", REWARDS, OURS),
+    "ten honest agents, plain mean (the ceiling)": (
+        *("CartPole-v1", HONEST),
+        "natural steps, 10 honest agents, plain mean",
+    ),
+    "the server alone": ("CartPole-v1", HONEST, "natural steps, the server alone"),
+    "one agent alone": ("CartPole-v1", HONEST, "natural steps, one agent alone"),
+    "LunarLander": ("LunarLander-v3", HONEST, OURS),
+    "HalfCheetah": ("HalfCheetah-v5", HONEST, OURS),
+}
+"""What the first cell of a row calls a curve -> its task, condition and method."""
+
+
+@functools.cache
+def runs_of(task: str, condition: str, method: str) -> tuple[Stored, ...]:
+    """The stored runs of a curve of the comparison of algorithms."""
+    panel = next(p for p in EXPERIMENTS["algorithms"].panels if p.title == f"{task}, {condition}")
+    curve = next(curve for curve in panel.curves if curve.label == method)
+    folder = path_of(RESULTS, config_of(panel, curve), 0).parent
+    return tuple(load(path) for path in sorted(folder.glob("seed-*.json.gz")))
+
+
+def check(what: str, quoted: float, mark: float, seeds: int | None = None) -> None:
+    """That the mean return of a curve at so many trajectories is what a document says."""
+    runs = runs_of(*CURVES[what])
+    assert seeds is None or len(runs) == seeds, f"{what}: {len(runs)} seeds are stored, and {seeds} are quoted"
+    values = returns_at(runs, np.array([mark]))[:, 0]
+    assert np.isfinite(values).all(), f"{what}: not every stored run is {mark:.0f} trajectories long"
+    assert quoted == round(values.mean()), f"{what} at {mark:.0f}"
+
+
+def number(text: str) -> float:
+    return float(text.replace(",", ""))
+
+
+def table_after(path: str, heading: str, words: str = "") -> list[list[str]]:
+    """The cells of the first table below a heading and some words, without its line of dashes."""
+    text = (ROOT / path).read_text().split(f"\n## {heading}\n")[1]
+    text = text[text.index(words) :]
+    rows = re.search(r"(?:^\|.*\n)+", text, re.MULTILINE)
+    assert rows is not None
+    cells = [[cell.strip() for cell in row.strip()[1:-1].split("|")] for row in rows[0].splitlines()]
+    return [row for row in cells if not set("".join(row)) <= set("-: ")]
+
+
+def test_the_first_table_of_the_readme_is_of_stored_runs():
+    rows = table_after("README.md", "What it reaches")[1:]
+    for what, ours, *_ in rows:
+        name, seeds = what.rsplit(", ", 1)
+        quoted = re.findall(r"(-?[\d,]+) at ([\d,]+)", ours)
+        assert quoted
+        for value, mark in quoted:
+            check(name, number(value), number(mark), int(seeds.split()[0]))
+    assert len(rows) >= 4
+
+
+def test_what_the_readme_says_of_the_paper_is_the_papers():
+    names = {"CartPole": "CartPole-v1", "LunarLander": "LunarLander-v2", "HalfCheetah": "HalfCheetah-v2"}
+    for what, _, theirs in table_after("README.md", "What it reaches")[1:]:
+        for value, mark in re.findall(r"(-?[\d,]+) at ([\d,]+)", theirs):
+            curve = paper_curves()["Figure 1", names[what.split(",")[0]], "FedPG-BR (K=10)"]
+            assert number(value) == round(curve.at(number(mark))[0]), what
+
+
+def test_the_table_of_natural_steps_is_of_stored_runs():
+    head, *rows = table_after("docs/natural.md", "What it reaches")
+    marks = [number(cell) for cell in head[1:-1]]
+    for what, *cells in rows:
+        found = re.fullmatch(r"(.*?)(?:, (\d+) seeds)?", what)
+        assert found
+        for cell, mark in zip(cells, marks, strict=False):
+            if cell:
+                check(found[1], number(cell), mark, int(found[2]) if found[2] else None)
+    assert len(rows) >= 9
+
+
+def arena(name: str, defences: set[str], seeds: int) -> Matrix:
+    """The stored matrix of these defences with so many seeds."""
+    (path,) = (RESULTS / "arena").glob(name)
+    _, found, casts = read(path)
+    cast = next(c for c in reversed(casts) if set(c.defences) >= defences and len(c.seeds) == seeds)
+    return matrix_of({result.game: result for result in found}, *cast)
+
+
+ARENAS = {
+    "What it found with natural steps": ("CartPole-v1-natural-K10-3-500-*.json", "On CartPole"),
+    "What it found with FedPG-BR": ("CartPole-v1-fedpg-br-K10-3-1500-*.json", ""),
+}
+
+
+@pytest.mark.parametrize("heading", ARENAS)
+def test_the_standings_of_the_arena_are_of_stored_games(heading: str):
+    name, words = ARENAS[heading]
+    for defence, worst, by, _, _, honest, seeds in table_after("docs/arena.md", heading, words)[1:]:
+        rule = defence.split()[0]
+        standing = next(s for s in arena(name, {rule}, int(seeds)).standings() if s.defence == rule)
+        assert (worst, by, honest) == (percent(standing.worst), standing.by, percent(standing.honest)), defence
+
+
+def test_the_attacks_on_dear_tasks_are_of_stored_games():
+    heading, words = "What it found with natural steps", "On LunarLander and HalfCheetah"
+    head, *rows = table_after("docs/arena.md", heading, words)
+    matrices = [arena(f"{task}*.json", {"compass"}, 2) for task in head[1:]]
+    assert len(rows) == 1 + 6 + 3
+    for name, *cells in rows:
+        attack = NOBODY if name == "no liars" else name
+        ends = [m.references().get(name) or m.share(attack, "compass") for m in matrices]
+        assert cells == [percent(score) for score in ends], name
+
+
+def test_the_table_of_untuned_tasks_is_of_stored_runs():
+    labels = {
+        "ten honest agents": OURS,
+        "3 of 10 flip signs": "the same, 3 of 10 flip signs",
+        "ten honest agents, plain mean": "natural steps, 10 honest agents, plain mean",
+        "the server alone": "natural steps, the server alone",
+        "one agent alone": "natural steps, one agent alone",
+    }
+    head, *rows = table_after("docs/natural.md", "What it reaches", "`fedpg reproduce untuned`")
+    marks, panel = np.array([number(cell) for cell in head[1:]]), None
+    for name, *cells in rows:
+        task, _, rest = name.partition(", ")
+        if task.endswith(("-v1", "-v5")):
+            panel, name = next(p for p in EXPERIMENTS["untuned"].panels if p.task == task), rest
+        assert panel is not None
+        curve = next(curve for curve in panel.curves if curve.label == labels[name])
+        folder = path_of(RESULTS, config_of(panel, curve), 0).parent
+        runs = [load(path) for path in sorted(folder.glob("seed-*.json.gz"))]
+        assert len(runs) == 3
+        assert [number(cell) for cell in cells] == [round(x) for x in returns_at(runs, marks).mean(axis=0)], name
+    assert len(rows) == 10
