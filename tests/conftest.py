@@ -31,9 +31,9 @@ LONG = (
 )
 """The files that take longest, those that wait for other processes among those that compute: while one waits, another
 has its core. Nobody should wait for one of them alone at the end."""
-ROOM = 1.05e9
+ROOM = 0.95e9
 """Bytes that a worker may have after a file before it forgets what it compiled."""
-LARGEST = 1.1e9
+LARGEST = 1.0e9
 """Bytes that it may have after any test. One test alone takes up to 0.4 GB, and no worker should have 1.5 GB."""
 PEAK = "fedpg_peak"
 PEAKS = pytest.StashKey[list[float]]()

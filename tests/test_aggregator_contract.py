@@ -86,7 +86,8 @@ def everyone(promise: str) -> Callable[..., Any]:
     def marks(name: str, member: Member) -> list[pytest.MarkDecorator]:
         reason = EXCEPTIONS.get((member.name, promise))
         broken = [pytest.mark.xfail(strict=True, reason=reason, raises=AssertionError)] if reason else []
-        return broken if name in DAILY else [*broken, pytest.mark.slow]
+        later = [pytest.mark.more] if name in COMPOSED and name not in DAILY else []
+        return broken if name in DAILY else [*broken, *later, pytest.mark.slow]
 
     return pytest.mark.parametrize(
         "member", [pytest.param(member, id=name, marks=marks(name, member)) for name, member in MEMBERS.items()]

@@ -45,12 +45,11 @@ def differing(row: dict[str, Any], stored: dict[str, Any], i: int) -> list[str]:
 
 
 def _marked() -> Iterator[Any]:
-    """The first case of every algorithm, attack and aggregator; the others are more of the same."""
+    """The first case of every task, algorithm and aggregator; the others are more of the same."""
     seen: set[str] = set()
     for case in CASES:
         config = from_json(case["settings"])
-        features = {f"{config.task} {config.algorithm}", config.aggregator}
-        features |= {config.attack} if config.byzantine else set()
+        features = {config.task, config.algorithm, config.aggregator}
         marks = [] if "CartPole" in config.task else [pytest.mark.simulators]
         marks += [pytest.mark.more] if features <= seen else []
         seen |= features

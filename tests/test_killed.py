@@ -103,7 +103,9 @@ def test_a_run_killed_at_any_moment_resumes_to_the_same_bits(start: Start, long_
         assert (folder / name).read_bytes() == (long_run.folder / name).read_bytes()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.more)], ids=lambda number: number.name
+)
 def test_an_interrupted_command_saves_says_how_to_go_on_and_ends_with_130(
     start: Start,
     tiny: Callable[..., Problem],

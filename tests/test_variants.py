@@ -1,6 +1,6 @@
 """Every attack, fault, algorithm, aggregator and preset, in a run."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +72,15 @@ def test_an_attack_that_returns_another_shape_is_an_error_that_says_so(tiny: Cal
         fedpg.train(**settings, attack=lambda scene: scene.gradients[0])
 
 
-@pytest.mark.parametrize("name", [name for name in ATTACKS if name not in FAULTS])
+def usual(names: Iterable[str], few: tuple[str, ...]) -> list[Any]:
+    """All names, of which a few are tested with everything else: what a member does has tests of its own."""
+    return [name if name in few else pytest.param(name, marks=pytest.mark.more) for name in names]
+
+
+@pytest.mark.parametrize(
+    "name",
+    usual([name for name in ATTACKS if name not in FAULTS], ("sign-flipping", "random-action", "opt-alie", "mimic")),
+)
 def test_every_attack_runs(tiny: Callable[..., Problem], name: str):
     # One width, so that the agents' work is compiled once.
     problem = tiny(attack=name, batch=(4, 4))
@@ -94,7 +102,9 @@ OF_FEDPG = {"R1", "R2", "nobody"}
 RULES_OF = {"fedpg": OF_FEDPG, "r2": OF_FEDPG - {"R1"}, "majority": OF_FEDPG, "mean": {"mean"}}
 
 
-@pytest.mark.parametrize("name", COUNTED)
+@pytest.mark.parametrize(
+    "name", usual(COUNTED, ("released", "one agent", "svrpg", "gpomdp", "compass", "fedpg", "mean", "trimmed-mean"))
+)
 def test_every_algorithm_aggregator_and_preset_runs_and_counts_its_trajectories(
     tiny: Callable[..., Problem], name: str
 ):
