@@ -50,7 +50,7 @@ def categorical_mlp(inputs: int, hidden: tuple[int, ...], actions: int, activati
         out = dense(params[f"w{last}"], x) + column(params[f"b{last}"], x)
         return xp.tanh(out) if form == "paper" else out
 
-    return categorical(shapes, functools.partial(draw_uniform, shapes), actions, *_both(logits), _narrow(shapes))
+    return categorical(shapes, _drawn(shapes), actions, *_both(logits), _narrow(shapes))
 
 
 @functools.cache
@@ -83,7 +83,7 @@ def gaussian_mlp(
         mean = xp.tanh(dense(params[f"w{last}"], x) + column(params[f"b{last}"], x))
         return mean, xp.exp(column(params["log_std"], x))
 
-    return gaussian(shapes, functools.partial(draw_uniform, shapes), low, high, *_both(mean_std), _narrow(shapes))
+    return gaussian(shapes, _drawn(shapes), low, high, *_both(mean_std), _narrow(shapes))
 
 
 def draw_uniform(shapes: Shapes, key: Array) -> Array:
@@ -99,6 +99,11 @@ def draw_uniform(shapes: Shapes, key: Array) -> Array:
         drawn = jax.random.uniform(k, (math.prod(shape),), minval=-bound, maxval=bound)
         parts.append(jnp.full_like(drawn, -2.0) if name == "log_std" else drawn)
     return jnp.concatenate(parts)
+
+
+def _drawn(shapes: Shapes) -> Callable[[Array], Array]:
+    """`draw_uniform` as one program."""
+    return jax.jit(functools.partial(draw_uniform, shapes))
 
 
 def _both(network: Callable[..., Any]) -> tuple[Callable[..., Any], Callable[..., Any]]:

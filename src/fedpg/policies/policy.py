@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 Params = dict[str, Array]
@@ -52,8 +53,12 @@ class Policy:
 
     def unravel(self, theta: Array) -> Params:
         """The named tensors of a flat vector."""
+        known = isinstance(theta, jax.Array) and not isinstance(theta, jax.core.Tracer)
+        if known:  # NumPy has nothing to compile; JAX would compile a program for every tensor
+            theta = np.asarray(theta)  # type: ignore[assignment]
         pairs = zip(self.shapes.items(), self.tensors, strict=True)
-        return {name: theta[part].reshape(shape) for (name, shape), part in pairs}
+        parts = {name: theta[part].reshape(shape) for (name, shape), part in pairs}
+        return {name: jnp.asarray(part) for name, part in parts.items()} if known else parts
 
     def ravel(self, params: Params) -> Array:
         """The flat vector of the named tensors."""
