@@ -3,6 +3,7 @@
 import threading
 import time
 from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import gymnasium
@@ -36,7 +37,7 @@ PHASES = {
     "wait": "waiting for the team that is the last to be done",
     "create": "making and resetting environments",
     "pack": "putting steps in order",
-    "rest": "gradients, aggregator, optimiser, random numbers",
+    "rest": "gradients, aggregator, optimiser, random numbers, the end of a test",
 }
 
 
@@ -53,6 +54,7 @@ def bench_pool(problem: Problem) -> None:
     lock = threading.Lock()
     pool = pool_of(task)
     timed = with_pool(task, open=lambda *which: Timed(pool.open(*which), by_width, lock))
+    testing = problem._replace(task=with_pool(timed, seconds=defaultdict(float)))  # the shares are those of rounds
     problem = problem._replace(task=timed)
     state = first_state(problem, 0)
     agents, server = Local(problem, cores()), Server(problem)
@@ -60,9 +62,9 @@ def bench_pool(problem: Problem) -> None:
     together = min(config.agents, max(1, task.most // config.batch[1]))  # agents, as training has them
     batch = together * sum(config.batch) // 2 + config.test_episodes
     bare: list[float] = []
-    steps, seconds, rounds = 0, 0.0, 0
+    steps, of_rounds, seconds, rounds = 0, 0, 0.0, 0
     task.seconds.clear()
-    with Progress(console=console, transient=True) as progress:
+    with Progress(console=console, transient=True) as progress, ThreadPoolExecutor(1) as beside:
         line = progress.add_task("training", total=config.trajectories)
         since = float("inf")
         while state.counted < config.trajectories:
@@ -70,10 +72,12 @@ def bench_pool(problem: Problem) -> None:
                 bare.append(bare_speed(pool, batch))
                 since = 0.0
             began = time.monotonic()
-            _, for_test = evaluated(problem, state)  # not beside the round, so that the shares add up
+            test = beside.submit(evaluated, testing, state)  # as training does
             state, log = advance(problem, state, agents, server)
+            for_test = test.result()[1]
             spent = time.monotonic() - began
             seconds, since, rounds = seconds + spent, since + spent, rounds + 1
+            of_rounds += log["agent_steps"] + log["server_steps"]
             steps += log["agent_steps"] + log["server_steps"] + for_test
             progress.update(line, completed=state.counted)
     bare.append(bare_speed(pool, batch))
@@ -85,7 +89,7 @@ def bench_pool(problem: Problem) -> None:
         table.add_column(name, justify="left" if name == "what" else "right")
     rows = {
         "training, everything included": training,
-        "the simulator as training calls it, in the states that training visits": steps / task.seconds["simulate"],
+        "the simulator as training calls it, in the states that training visits": of_rounds / task.seconds["simulate"],
         f"bare simulator, {batch} environments, random actions (mean of {len(bare)}; "
         f"{min(bare):,.0f} to {max(bare):,.0f})": bare_mean,
         "Gymnasium, one environment in Python, the same policy in NumPy": alone,
