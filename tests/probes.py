@@ -281,9 +281,9 @@ def side_by_side(first: Episodes, second: Episodes) -> Episodes:
 
 
 def policy_for(task: Task, hidden: tuple[int, ...] = (16, 16), seed: int = 1) -> tuple[Policy, Params]:
-    """A policy for a task, and its parameters."""
+    """A policy for a task, and its parameters, of NumPy."""
     policy = make_mlp(task.observations, task.actions, hidden, "tanh", "paper")
-    return policy, policy.unravel(policy.init(jax.random.key(seed)))
+    return policy, policy.unravel(np.asarray(policy.init(jax.random.key(seed))))  # type: ignore[arg-type]
 
 
 def play(

@@ -50,7 +50,7 @@ def exact():
     """theta_0, theta_n and, for each, the probability of every path and the gradient of J."""
     found = []
     for theta in map(np.asarray, probes.two_parameters(POLICY)):
-        params = POLICY.unravel(theta)
+        params = jax.device_put(POLICY.unravel(theta))
         chances = np.asarray(probes.probabilities(POLICY, params, PATHS), np.float64)
         found.append((params, chances, np.asarray(probes.exact_gradient(POLICY, theta, PATHS))))
     return found
@@ -263,7 +263,7 @@ def border_case(kind: str):
     """Trajectories for a kind of policy, and everything that is computed from them."""
     actions = probes.reaching_environment().actions
     policy = POLICY if kind == "categorical" else make_mlp(2, actions, (3,), "tanh", kind)
-    params, other = (policy.unravel(np.asarray(policy.init(jax.random.key(seed)))) for seed in (0, 1))
+    params, other = (jax.device_put(policy.unravel(np.asarray(policy.init(jax.random.key(seed))))) for seed in (0, 1))
     clean = hand_example()
     if kind != "categorical":
         clean = clean._replace(actions=0.3 * clean.observations)
