@@ -276,7 +276,9 @@ def test_agents_send_their_momentum_and_the_server_steps_on_its_aggregate():
     for before, after, replies in zip(states[:-1], states[1:], federation.replies, strict=True):
         expected = 0.9 * expected + 0.1 * np.asarray(replies.vectors["gradient"])
         np.testing.assert_allclose(replies.vectors["momentum"], expected, rtol=1e-4, atol=1e-5)
-        np.testing.assert_allclose(np.asarray(after.theta) - before.theta, 0.5 * expected.mean(axis=0), rtol=1e-3, atol=1e-5)
+        np.testing.assert_allclose(
+            np.asarray(after.theta) - before.theta, 0.5 * expected.mean(axis=0), rtol=1e-3, atol=1e-5
+        )
     assert np.abs(expected).max() > 0.01
 
 

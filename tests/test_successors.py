@@ -209,7 +209,9 @@ def test_a_round_of_byzpg_that_nobody_answers_keeps_the_direction_with_its_param
     class Silent(Parabola):
         def ask(self, broadcast: Broadcast, memory: Any) -> Any:
             nobody, zero = np.ones(3, int), np.zeros(3, int)
-            return Replies({"gradient": np.zeros((3, problem.policy.size), np.float32)}, {}, nobody, zero, zero, 2), memory
+            return Replies(
+                {"gradient": np.zeros((3, problem.policy.size), np.float32)}, {}, nobody, zero, zero, 2
+            ), memory
 
     after, _ = problem.algorithm.round(problem, state, Silent(), Server(problem))  # type: ignore[arg-type]
     for a, b in zip(jax.tree.leaves((after.theta, after.algorithm)), (state.theta, *state.algorithm), strict=True):
@@ -281,7 +283,9 @@ def test_fedsvrpg_m_with_one_step_and_no_memory_is_gpomdp():
     np.testing.assert_allclose(mine[-1].theta, plain[-1].theta, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("u", [np.zeros(4, np.float32), np.array([1.0, 2.0, -1.0, 0.5], np.float32)], ids=["first", "later"])
+@pytest.mark.parametrize(
+    "u", [np.zeros(4, np.float32), np.array([1.0, 2.0, -1.0, 0.5], np.float32)], ids=["first", "later"]
+)
 def test_agents_of_fedsvrpg_m_send_their_moves_per_step(u: np.ndarray):
     agent = make_algorithm("fedsvrpg-m", ("rate=0.1", "beta=0.25", "steps=3", "longest=9")).agent
     old = START + 0.5
