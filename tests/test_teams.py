@@ -215,6 +215,9 @@ def test_runs_side_by_side_are_not_divided_further(tmp_path: Path):
         "batch": (3, 3),
         "minibatch": 2,
         "agents": 4,
+        "hidden": (4,),
+        "algorithm": "gpomdp",
+        "aggregator": "mean",
     }
     together, alone = Watched("LunarLander-v3"), Watched("LunarLander-v3")
     runs: list[Run] = []
