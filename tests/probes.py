@@ -65,6 +65,7 @@ def tiny_policy() -> Policy:
     return categorical_mlp(2, (3,), 2, "tanh")
 
 
+@functools.partial(jax.jit, static_argnums=0)
 def two_parameters(policy: Policy) -> tuple[Array, Array]:
     """theta_0 and another theta_n, far enough apart for importance weights to matter."""
     theta_0 = 1.5 * policy.init(jax.random.key(3))
@@ -90,32 +91,58 @@ def trajectories(observations: Any, actions: Any, rewards: Any, lengths: Any, st
     """Trajectories of which nobody asks how they ended: all by their task, in zeros."""
     features = observations.shape[0] if starts is None else observations.shape[1]
     end = np.ones(lengths.shape, bool), np.zeros((features, *lengths.shape), np.float32)
-    return Trajectories(*map(jnp.asarray, (observations, actions, rewards, lengths, *end)), starts)
+    return Trajectories(*map(single, (observations, actions, rewards, lengths, *end)), starts)
+
+
+def single(values: Any) -> Any:
+    """Values as JAX would have them, in single precision, but of NumPy."""
+    values = np.asarray(values)
+    return values.astype({"f": np.float32, "i": np.int32}.get(values.dtype.kind, values.dtype), copy=False)
+
+
+def _as_arrays(paths: list[Path]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(states [HORIZON, n], actions [HORIZON, n], the part of each probability that is not the policy's [n])."""
+    # Index 2 stands for "already ended", where the policy has no say.
+    states, actions = (np.full((HORIZON, len(paths)), 2) for _ in range(2))
+    for i, path in enumerate(paths):
+        states[: len(path.states), i], actions[: len(path.actions), i] = path.states, path.actions
+    return states, actions, np.array([path.probability for path in paths], np.float32)
+
+
+def _chances(policy: Policy, params: Params, states: Any, actions: Any, outside: Any) -> Array:
+    table = jnp.stack([jnp.exp(policy.log_prob(params, jnp.eye(2), jnp.full(2, a))) for a in (0, 1)], axis=1)
+    padded = jnp.ones((3, 3)).at[:2, :2].set(table)
+    return outside * jnp.prod(padded[states, actions], axis=0)
+
+
+def _expected(policy: Policy, theta: Array, states: Any, actions: Any, outside: Any, returns: Any) -> Array:
+    return _chances(policy, policy.unravel(theta), states, actions, outside) @ returns
+
+
+_compiled_chances = jax.jit(_chances, static_argnums=0)
+_compiled_expected = jax.jit(_expected, static_argnums=0)
+_compiled_slope = jax.jit(jax.grad(_expected, argnums=1), static_argnums=0)
 
 
 def probabilities(policy: Policy, params: Params, paths: list[Path]) -> Array:
     """p(tau | theta) of every path, multiplied out without the package's own sums.  [n]"""
-    table = jnp.stack([jnp.exp(policy.log_prob(params, jnp.eye(2), jnp.full(2, a))) for a in (0, 1)], axis=1)
-    # Index 2 stands for "already ended", where the policy has no say.
-    padded = jnp.ones((3, 3)).at[:2, :2].set(table)
-    states, actions = (np.full((HORIZON, len(paths)), 2) for _ in range(2))
-    for i, path in enumerate(paths):
-        states[: len(path.states), i], actions[: len(path.actions), i] = path.states, path.actions
-    outside = jnp.asarray([path.probability for path in paths], jnp.float32)
-    return outside * jnp.prod(padded[states, actions], axis=0)
+    return _compiled_chances(policy, params, *_as_arrays(paths))
+
+
+def _returns(paths: list[Path], gamma: float) -> np.ndarray:
+    """The return of every path.  [n]"""
+    steps = (enumerate(zip(path.states, path.actions, strict=True)) for path in paths)
+    return np.array([sum(gamma**t * REWARDS[s, a] for t, (s, a) in each) for each in steps], np.float32)
 
 
 def exact_return(policy: Policy, theta: Array, paths: list[Path], gamma: float = GAMMA) -> Array:
     """J(theta), by enumeration."""
-    returns = [
-        sum(gamma**t * REWARDS[s, a] for t, (s, a) in enumerate(zip(p.states, p.actions, strict=True))) for p in paths
-    ]
-    return probabilities(policy, policy.unravel(theta), paths) @ jnp.asarray(returns, jnp.float32)
+    return _compiled_expected(policy, theta, *_as_arrays(paths), _returns(paths, gamma))
 
 
-def exact_gradient(policy: Policy, theta: Array, paths: list[Path]) -> Array:
+def exact_gradient(policy: Policy, theta: Array, paths: list[Path], gamma: float = GAMMA) -> Array:
     """grad J(theta), by differentiating the enumerated J."""
-    return jax.grad(lambda theta: exact_return(policy, theta, paths))(theta)
+    return _compiled_slope(policy, theta, *_as_arrays(paths), _returns(paths, gamma))
 
 
 def batches(trajectories: Trajectories, size: int) -> tuple[Trajectories, np.ndarray]:
@@ -126,7 +153,7 @@ def batches(trajectories: Trajectories, size: int) -> tuple[Trajectories, np.nda
 
 def chosen(trajectories: Trajectories, members: np.ndarray) -> Trajectories:
     """The batches [n, ..., B] with the given members [n, B]."""
-    return jax.tree.map(lambda x: jnp.moveaxis(x[..., members], -2, 0), trajectories)
+    return jax.tree.map(lambda x: np.moveaxis(np.asarray(x)[..., members], -2, 0), trajectories)
 
 
 @functools.cache
@@ -204,21 +231,38 @@ class Given(NamedTuple):
     greedy: bool = False
 
     def __call__(self, these: Episodes) -> Episodes:
-        return these
+        return these._replace(keys=as_keys(these.keys), pool_keys=as_keys(these.pool_keys))
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def _numbers(seed: int, count: int) -> Array:
+    return jax.random.key_data(jax.random.split(jax.random.key(seed), count))
+
+
+def keys_of(seed: int, count: int) -> np.ndarray:
+    """So many keys as plain numbers, which NumPy can choose from.  [count, 2]"""
+    return np.asarray(_numbers(seed, count))
+
+
+def as_keys(given: Any) -> Array:
+    """Keys, if they are not yet."""
+    if jnp.issubdtype(given.dtype, jax.dtypes.prng_key):
+        return given
+    return jax.random.wrap_key_data(given)
 
 
 def episodes(
-    keys: Array,
-    horizon: Array | int,
-    byzantine: Array | bool = False,
-    agents: Array | int = SERVER,
-    pool_keys: Array | None = None,
+    keys: Any,
+    horizon: Any,
+    byzantine: Any = False,
+    agents: Any = SERVER,
+    pool_keys: Any = None,
     resets: int = 0,
 ) -> Episodes:
-    """Episodes that differ in little but their keys."""
+    """Episodes that differ in little but their keys, which may be plain numbers."""
 
-    def each(value: Array | int | bool) -> Array:
-        return jnp.broadcast_to(jnp.asarray(value), keys.shape)
+    def each(value: Any) -> Any:
+        return np.broadcast_to(np.asarray(value), keys.shape[:1])
 
     return Episodes(
         keys=keys,
@@ -226,20 +270,20 @@ def episodes(
         agents=each(agents),
         byzantine=each(byzantine),
         pool_keys=keys if pool_keys is None else pool_keys,
-        resets=jnp.asarray(resets),
+        resets=np.asarray(resets),  # type: ignore[arg-type]
     )
 
 
 def side_by_side(first: Episodes, second: Episodes) -> Episodes:
-    """Both; the first say how often their simulators have been reset."""
-    each = {name: jnp.concatenate([getattr(x, name) for x in (first, second)]) for name in Episodes._fields[:-1]}
+    """Both, their keys plain numbers; the first say how often their simulators have been reset."""
+    each = {name: np.concatenate([getattr(x, name) for x in (first, second)]) for name in Episodes._fields[:-1]}
     return Episodes(**each, resets=first.resets)
 
 
 def policy_for(task: Task, hidden: tuple[int, ...] = (16, 16), seed: int = 1) -> tuple[Policy, Params]:
-    """A policy for a task, and its parameters."""
+    """A policy for a task, and its parameters, of NumPy."""
     policy = make_mlp(task.observations, task.actions, hidden, "tanh", "paper")
-    return policy, policy.unravel(policy.init(jax.random.key(seed)))
+    return policy, policy.unravel(np.asarray(policy.init(jax.random.key(seed))))  # type: ignore[arg-type]
 
 
 def play(
@@ -252,5 +296,10 @@ def play(
     greedy: bool = False,
 ) -> Trajectories:
     """These episodes, at most `steps` long, as arrays of NumPy."""
-    played = task.rollout(policy, Given(steps, steps, greedy), policy.ravel(params), (these,), act)
+    played = task.rollout(policy, Given(steps, steps, greedy), flat(policy, params), (these,), act)
     return jax.tree.map(np.asarray, played)
+
+
+def flat(policy: Policy, params: Params) -> Any:
+    """Parameters as one vector.  [D]"""
+    return np.concatenate([np.ravel(params[name]) for name in policy.shapes])

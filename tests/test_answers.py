@@ -26,7 +26,8 @@ def small_cartpole(**settings):
 def ask(problem, message, agents=None, **how):
     """What the agents with these numbers answer."""
     agents = np.arange(problem.config.agents) if agents is None else np.asarray(agents)
-    return answer(problem, message, first_memory(problem, len(agents)), agents, **how)[0]
+    got, _ = answer(problem, message, first_memory(problem, len(agents)), agents, **how)
+    return jax.tree.map(np.asarray, got)
 
 
 def assert_close(a, b):
@@ -124,7 +125,7 @@ def test_the_batches_of_one_round_differ():
 
 def rows_for(problem):
     """A policy of its own for each agent."""
-    return jnp.stack([problem.policy.init(jax.random.key(100 + k)) for k in range(problem.config.agents)])
+    return np.stack([problem.policy.init(jax.random.key(100 + k)) for k in range(problem.config.agents)])
 
 
 def assert_each_has_its_row(problem, **how):
@@ -140,7 +141,7 @@ def assert_each_has_its_row(problem, **how):
 @pytest.mark.parametrize("parts", [1, 2])
 def test_a_vector_with_a_row_for_each_agent_reaches_each_of_them(parts):
     with ThreadPoolExecutor(parts) as threads:
-        assert_each_has_its_row(small_cartpole(agents=5), threads=threads, parts=parts)
+        assert_each_has_its_row(small_cartpole(), threads=threads, parts=parts)
 
 
 @pytest.mark.simulators
@@ -173,9 +174,10 @@ def test_an_agent_of_the_users_own_sends_what_it_declares_and_remembers():
     memory = first_memory(problem, 5)
     for t in (1, 2, 3):
         got, memory = answer(problem, probes.broadcast(problem, t), memory, np.arange(5))
+        got = jax.tree.map(np.asarray, got)
         assert got.sent["asked"].tolist() == [t] * 5
         np.testing.assert_allclose(got.sent["half"], got.sent["gradient"] / 2, rtol=1e-5)  # the attack lies in both
-        honest = probes.answers(probes.tiny_problem(agents=5))(probes.broadcast(problem, t)).sent["gradient"]
+        honest = ask(probes.tiny_problem(agents=5), probes.broadcast(problem, t)).sent["gradient"]
         np.testing.assert_allclose(got.sent["gradient"][:3], honest[:3], rtol=1e-5, atol=1e-6)
         np.testing.assert_allclose(got.sent["gradient"][3:], -2.5 * honest[3:], rtol=1e-4, atol=1e-5)
 
@@ -191,7 +193,7 @@ def test_each_status_is_told_apart():
     vectors[5, 1], vectors[6, 1] = np.nan, -np.inf
     vectors[7] = np.nan  # no answer at all is not an answer that is not finite
     numbers = np.array([0, 0, 0, 0, np.nan, 0, 0, 0, 0, 0], np.float32)
-    status = status_of({"a": np.zeros((10, 3), np.float32), "b": vectors}, {"c": numbers}, lengths)
+    status = np.asarray(jax.jit(status_of)({"a": np.zeros_like(vectors), "b": vectors}, {"c": numbers}, lengths))
     assert [STATUSES[i] for i in status] == ["answered"] * 4 + [
         "not finite",
         "not finite",
@@ -220,11 +222,12 @@ def played(form):
     """The actions of an honest and of a Byzantine agent whose policy much prefers action 1."""
     settings = {"agents": 3, "byzantine": 1, "alpha": 0.4, "batch": (40, 40), "horizon": 20}
     problem = small_cartpole(attack="random-action", attack_form=form, categorical="paper", **settings)
-    params = {name: jnp.zeros(shape) for name, shape in problem.policy.shapes.items()}
-    theta = problem.policy.ravel(params | {"b2": jnp.array([-9.0, 9.0])})
+    params = {name: np.zeros(shape, np.float32) for name, shape in problem.policy.shapes.items()}
+    theta = probes.flat(problem.policy, params | {"b2": np.array([-9.0, 9.0], np.float32)})
     cohort = LocalCohort(problem, probes.broadcast(problem), np.array([1, 2]), np.array([False, True]))
-    mine = cohort.sample(theta)
-    return [np.asarray(mine.actions[:, part])[np.asarray(mine.mask[:, part])] for part in (slice(40), slice(40, 80))]
+    actions, rewards, lengths = map(np.asarray, cohort.sample(theta)[1:4])
+    alive = np.arange(len(rewards))[:, None] < lengths
+    return [actions[:, part][alive[:, part]] for part in (slice(40), slice(40, 80))]
 
 
 @pytest.mark.slow
@@ -246,7 +249,8 @@ def test_a_random_action_agent_sends_the_gradient_of_what_it_played():
     problem = probes.tiny_problem("random-action", agents=3, byzantine=1, alpha=0.4)
     message = probes.broadcast(problem)
     mine = LocalCohort(problem, message, np.array([2]), np.array([True])).sample(message.theta)
-    params = problem.policy.unravel(message.theta)
-    expected = jax.jit(lambda t: gradient(problem.estimator, problem.policy, params, t))(mine)
+    policy, estimator = problem.policy, problem.estimator
+    estimate = jax.jit(lambda theta, t: gradient(estimator, policy, policy.unravel(theta), t))
+    expected = estimate(message.theta, mine)
     assert np.abs(expected).max() > 1e-3
     np.testing.assert_allclose(ask(problem, message).sent["gradient"][2], expected, rtol=1e-5, atol=1e-6)

@@ -1,10 +1,10 @@
 """CartPole in JAX against Gymnasium's, the nominal one and those of agents whose own differ."""
 
+import functools
 from typing import Any
 
 import gymnasium
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.stats
@@ -14,9 +14,15 @@ from fedpg.policies import make_mlp
 from fedpg.tasks.cartpole import ANGLE_LIMIT, CARTPOLE, NOMINAL, X_LIMIT, reset, step
 from fedpg.tasks.task import SERVER
 from fedpg.trajectories import Trajectories
-from probes import episodes, play
+from probes import episodes, keys_of, play
 
 POLICY = make_mlp(CARTPOLE.observations, CARTPOLE.actions, (16, 16), "relu", "paper")
+
+
+@functools.cache
+def first_policy() -> dict[str, Any]:
+    """The parameters of a policy that has learnt nothing."""
+    return POLICY.unravel(np.asarray(POLICY.init(jax.random.key(5))))  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")
@@ -91,23 +97,23 @@ def test_first_states_are_uniform_within_a_twentieth():
     assert np.abs(np.corrcoef(states.T) - np.eye(4)).max() < 0.06
 
 
-def balancing() -> dict[str, jax.Array]:
+def balancing() -> dict[str, np.ndarray]:
     """A network that pushes the way the pole falls, and so never drops it."""
     params = {name: np.zeros(shape, np.float32) for name, shape in POLICY.shapes.items()}
     direction = np.array([0.05, 0.2, 1.0, 0.5])
     params["w0"][0], params["w0"][1] = direction, -direction
     params["w1"][0, 0] = params["w1"][1, 1] = 1.0
     params["w2"][:, 0], params["w2"][:, 1] = [-1, 1], [1, -1]
-    return {name: jnp.asarray(x) for name, x in params.items()}
+    return params
 
 
 @pytest.mark.slow
 def test_a_policy_that_survives_is_cut_off_after_500_steps_in_both():
     params = balancing()
-    eight = episodes(jax.random.split(jax.random.key(0), 8), 10_000)
+    eight = episodes(keys_of(0, 8), 10_000)
     ours = play(CARTPOLE, POLICY, params, eight, CARTPOLE.limit, greedy=True)
     assert np.all(ours.lengths == 500)
-    assert np.all(np.asarray(ours.returns) == 500.0)
+    assert np.all(ours.rewards.sum(axis=0) == 500.0)
     assert not ours.terminated.any(), "cut off"
 
     limited, mode = gymnasium.make("CartPole-v1"), jax.jit(POLICY.mode)
@@ -121,10 +127,9 @@ def test_a_policy_that_survives_is_cut_off_after_500_steps_in_both():
 @pytest.mark.slow
 def test_whole_episodes_end_when_gymnasium_ends_them(theirs):
     count = 40
-    params = POLICY.unravel(POLICY.init(jax.random.key(5)))
     # Different horizons: an episode ends by falling or by its own horizon, whichever is first.
-    horizons = jnp.where(jnp.arange(count) % 2 == 0, 15, 500)
-    ours = play(CARTPOLE, POLICY, params, episodes(jax.random.split(jax.random.key(1), count), horizons), 500)
+    horizons = np.where(np.arange(count) % 2 == 0, 15, 500)
+    ours = play(CARTPOLE, POLICY, first_policy(), episodes(keys_of(1, count), horizons), 500)
     for i in range(count):
         follow(theirs, ours, i, int(horizons[i]))
     assert (ours.lengths == 15).sum() > 3
@@ -163,10 +168,9 @@ VARIED: dict[str, list[float]] = {
 )
 def test_each_agent_has_gymnasiums_cartpole_with_its_own_parameters_and_the_server_the_nominal_one(names: list[str]):
     given = {name: VARIED[name] for name in names}
-    task, whose = CARTPOLE.vary(given), np.array([0, 1, 2, 3, SERVER] * 4)
+    task, whose = CARTPOLE.vary(given), np.array([0, 1, 2, 3, SERVER] * 8)
     assert task.agents == 4
-    params = POLICY.unravel(POLICY.init(jax.random.key(5)))
-    ours = play(task, POLICY, params, episodes(jax.random.split(jax.random.key(1), 20), 500, agents=whose), 500)
+    ours = play(task, POLICY, first_policy(), episodes(keys_of(1, 40), 500, agents=whose), 500)
     for i, agent in enumerate(whose):
         changed = {} if agent == SERVER else {name: values[agent] for name, values in given.items()}
         follow(their_cartpole(changed), ours, i, 500)
@@ -174,9 +178,8 @@ def test_each_agent_has_gymnasiums_cartpole_with_its_own_parameters_and_the_serv
 
 
 def test_other_parameters_are_other_dynamics():
-    params = POLICY.unravel(POLICY.init(jax.random.key(5)))
-    keys = jax.random.split(jax.random.key(1), 8)
-    task = CARTPOLE.vary({"half_length": [0.5, 1.0]})
+    params, keys = first_policy(), keys_of(1, 40)
+    task = CARTPOLE.vary({"half_length": [0.5, 1.0, 0.5, 1.0]})
     nominal, first, second, server = (
         play(t, POLICY, params, episodes(keys, 500, agents=agent), 500)
         for t, agent in ((CARTPOLE, 0), (task, 0), (task, 1), (task, SERVER))
@@ -189,11 +192,10 @@ def test_other_parameters_are_other_dynamics():
 @pytest.mark.slow
 def test_an_agents_episodes_do_not_depend_on_who_else_is_simulated():
     task = CARTPOLE.vary(VARIED)
-    params = POLICY.unravel(POLICY.init(jax.random.key(5)))
-    keys, whose = jax.random.split(jax.random.key(2), 40), np.arange(40) % 4
+    params, keys, whose = first_policy(), keys_of(2, 40), np.arange(40) % 4
 
     def of(some: np.ndarray) -> Trajectories:
-        return play(task, POLICY, params, episodes(keys[some], 300, agents=whose[some]), 300)
+        return play(task, POLICY, params, episodes(keys[some], 500, agents=whose[some]), 500)
 
     everyone = of(np.arange(40))
     for some in (np.array([7]), np.arange(40)[::-1], np.array([2, 6, 30]), np.arange(1, 40, 4)):
@@ -207,15 +209,15 @@ def test_an_agents_episodes_do_not_depend_on_who_else_is_simulated():
 
 
 def test_parameters_that_are_varied_again_keep_the_others():
-    params = POLICY.unravel(POLICY.init(jax.random.key(5)))
-    keys = jax.random.split(jax.random.key(1), 8)
+    params, keys = first_policy(), keys_of(1, 40)
 
     def lengths(task: Task) -> list[int]:
         return play(task, POLICY, params, episodes(keys, 500, agents=1), 500).lengths.tolist()
 
-    both = CARTPOLE.vary({"half_length": [0.5, 1.0], "force": [10.0, 5.0]})
-    again = CARTPOLE.vary({"half_length": [0.5, 1.0]}).vary({"force": [10.0, 5.0]})
-    assert lengths(both) == lengths(again) != lengths(CARTPOLE.vary({"force": [10.0, 5.0]}))
+    poles, forces = [0.5, 1.0, 0.5, 1.0], [10.0, 5.0, 10.0, 5.0]
+    both = CARTPOLE.vary({"half_length": poles, "force": forces})
+    again = CARTPOLE.vary({"half_length": poles}).vary({"force": forces})
+    assert lengths(both) == lengths(again) != lengths(CARTPOLE.vary({"force": forces}))
 
 
 @pytest.mark.parametrize(

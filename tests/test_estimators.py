@@ -48,10 +48,12 @@ def estimator_of(name: str, baseline: str = "none", importance: str = "trajector
 @functools.cache
 def exact():
     """theta_0, theta_n and, for each, the probability of every path and the gradient of J."""
-    thetas = probes.two_parameters(POLICY)
-    chances = jax.jit(lambda t: probes.probabilities(POLICY, POLICY.unravel(t), PATHS))
-    slope = jax.jit(lambda t: probes.exact_gradient(POLICY, t, PATHS))
-    return [(POLICY.unravel(t), np.asarray(chances(t), np.float64), np.asarray(slope(t))) for t in thetas]
+    found = []
+    for theta in map(np.asarray, probes.two_parameters(POLICY)):
+        params = jax.device_put(POLICY.unravel(theta))
+        chances = np.asarray(probes.probabilities(POLICY, params, PATHS), np.float64)
+        found.append((params, chances, np.asarray(probes.exact_gradient(POLICY, theta, PATHS))))
+    return found
 
 
 def expectation(function, probability: np.ndarray, size: int) -> np.ndarray:
@@ -83,11 +85,11 @@ def test_the_tiny_task_has_trajectories_of_every_length_and_gradients_to_find():
 def test_rollouts_of_the_tiny_task_follow_the_enumerated_probabilities():
     count = 20_000
     params, probability, _ = exact()[0]
-    several = probes.episodes(jax.random.split(jax.random.key(0), count), 10)
+    several = probes.episodes(probes.keys_of(0, count), 10)
     mine = probes.play(make_task(probes.tiny_environment()), POLICY, params, several, probes.HORIZON)
-    returns = np.asarray(EVERY.returns, np.float64)
+    returns = EVERY.rewards.sum(axis=0, dtype=np.float64)
     mean = probability @ returns
-    assert abs(float(mine.returns.mean()) - mean) < 4 * np.sqrt(probability @ (returns - mean) ** 2 / count)
+    assert abs(mine.rewards.sum(axis=0).mean() - mean) < 4 * np.sqrt(probability @ (returns - mean) ** 2 / count)
     by_length = np.bincount(mine.lengths, minlength=4) / count
     expected = np.bincount(EVERY.lengths, weights=probability, minlength=4)
     np.testing.assert_allclose(by_length, expected, atol=4 / np.sqrt(count))
@@ -144,28 +146,33 @@ def test_at_theta_0_the_correction_is_exactly_zero(name, baseline, importance):
 
 
 def long_episode(steps: int) -> Trajectories:
-    ones = jnp.ones((steps, 1))
-    return probes.trajectories(jnp.zeros((2, steps, 1)), ones.astype(jnp.int32), ones, jnp.array([steps]))
+    ones = np.ones((steps, 1))
+    return probes.trajectories(np.zeros((2, steps, 1)), ones.astype(np.int32), ones, np.array([steps]))
+
+
+@functools.cache
+def weigh(name: str, importance: str = "trajectory"):
+    """(trajectories, log ratio) -> the weights, and those that an undiscounted estimator corrects."""
+    estimator = estimator_of(name, importance=importance, discount=1.0)
+    return jax.jit(lambda t, log_ratio: (estimator.weights(t), estimator.corrected(t, log_ratio)))
 
 
 @pytest.mark.parametrize("first", [-5.0, 5.0])
 @pytest.mark.parametrize("name", ["reinforce", "gpomdp"])
 def test_a_trajectory_weight_survives_intermediate_overflow_and_underflow(name, first):
-    log_ratio = jnp.concatenate([jnp.full((250, 1), first), jnp.full((250, 1), -first)])
+    log_ratio = np.repeat(np.array([[first], [-first]], np.float32), 250, axis=0)
     with np.errstate(over="ignore"):
-        intermediate = np.cumprod(np.exp(np.asarray(log_ratio, np.float32)), dtype=np.float32)
+        intermediate = np.cumprod(np.exp(log_ratio), dtype=np.float32)
     assert not np.isfinite(intermediate[-1]) or intermediate[-1] == 0.0
-    estimator = estimator_of(name, discount=1.0)
-    trajectories = long_episode(500)
-    weights = estimator.corrected(trajectories, log_ratio)
-    np.testing.assert_allclose(weights, estimator.weights(trajectories), rtol=1e-4)
+    weights, corrected = weigh(name)(long_episode(500), log_ratio)
+    np.testing.assert_allclose(corrected, weights, rtol=1e-4)
 
 
 def test_a_decision_weight_recovers_from_intermediate_underflow():
-    log_ratio = jnp.concatenate([jnp.full((250, 1), -5.0), jnp.full((250, 1), 5.0)])
-    weights = estimator_of("gpomdp", importance="decision", discount=1.0).corrected(long_episode(500), log_ratio)
+    log_ratio = np.repeat(np.array([[-5.0], [5.0]], np.float32), 250, axis=0)
+    _, weights = weigh("gpomdp", "decision")(long_episode(500), log_ratio)
     expected = np.cumsum(np.exp(np.cumsum(np.asarray(log_ratio, np.float64)))[::-1])[::-1]
-    np.testing.assert_allclose(weights[:, 0], expected, rtol=1e-3)
+    np.testing.assert_allclose(np.asarray(weights)[:, 0], expected, rtol=1e-3)
     assert expected[0] > 1.0
 
 
@@ -174,15 +181,20 @@ def hand_example() -> Trajectories:
     rewards[:3, 0], rewards[:2, 1], rewards[:1, 2] = [1.0, 2.0, -1.0], [0.5, 3.0], [4.0]
     rng = np.random.default_rng(0)
     return probes.trajectories(
-        jnp.asarray(rng.normal(size=(2, probes.BUFFER, 3)), jnp.float32),
-        jnp.asarray(rng.integers(0, 2, (probes.BUFFER, 3)), jnp.int32),
-        jnp.asarray(rewards),
-        jnp.array([3, 2, 1]),
+        rng.normal(size=(2, probes.BUFFER, 3)),
+        rng.integers(0, 2, (probes.BUFFER, 3)),
+        rewards,
+        np.array([3, 2, 1]),
     )
 
 
+@functools.partial(jax.jit, static_argnums=1)
+def standardised(trajectories: Trajectories, discount: float) -> jax.Array:
+    return standardised_weights(trajectories, discount)
+
+
 def test_standardised_weights_by_hand():
-    weights = np.asarray(standardised_weights(hand_example(), 0.5))
+    weights = np.asarray(standardised(hand_example(), 0.5))
     # Episode 1 at discount 0.5: G = 1 + 0.5 (2 - 0.5), 2 - 0.5, -1 = 1.75, 1.5, -1; mean 0.75.
     std = np.sqrt((1.0**2 + 0.75**2 + 1.75**2) / 2)
     np.testing.assert_allclose(weights[:3, 0], np.array([1.0, 0.75, -1.75]) / std, rtol=1e-5)
@@ -196,10 +208,10 @@ def test_standardised_weights_by_hand():
 
 def test_the_standardised_gradient_averages_over_all_time_steps():
     trajectories, params = hand_example(), exact()[0][0]
-    score = jax.jit(jax.grad(lambda p, s, a: POLICY.log_prob(p, s, a)))
-    weights = np.asarray(standardised_weights(trajectories, 0.5))
+    score = jax.jit(lambda p, s, a: POLICY.ravel(jax.grad(POLICY.log_prob)(p, s, a)))
+    weights = np.asarray(standardised(trajectories, 0.5))
     total = sum(
-        weights[t, i] * POLICY.ravel(score(params, trajectories.observations[:, t, i], trajectories.actions[t, i]))
+        weights[t, i] * np.asarray(score(params, trajectories.observations[:, t, i], trajectories.actions[t, i]))
         for i, n in enumerate((3, 2, 1))
         for t in range(n)
     )
@@ -214,8 +226,8 @@ def test_an_episode_whose_only_reward_comes_at_the_end_undiscounted_has_no_sprea
     lengths = np.arange(2, 50)
     rewards = np.zeros((probes.BUFFER, lengths.size), np.float32)
     rewards[lengths - 1, np.arange(lengths.size)] = reward
-    trajectories = long_episode(probes.BUFFER)._replace(rewards=jnp.asarray(rewards), lengths=jnp.asarray(lengths))
-    assert np.abs(standardised_weights(trajectories, 1.0)).max() < 1e-3
+    trajectories = long_episode(probes.BUFFER)._replace(rewards=rewards, lengths=lengths)
+    assert np.abs(standardised(trajectories, 1.0)).max() < 1e-3
 
 
 @pytest.mark.parametrize("name", ["standardised", "gpomdp", "reinforce"])
@@ -225,10 +237,7 @@ def test_weights_of_long_episodes_of_several_agents_at_once(name):
     lengths = np.array([[170, 120], [1, 51]])  # [K, B]
     alive = np.arange(steps)[:, None, None] < lengths
     rewards = np.where(alive, rng.normal(size=(steps, 2, 2)), 0.0)
-    blank = jnp.zeros((steps, 2, 2), jnp.int32)
-    several = probes.trajectories(
-        jnp.zeros((2, steps, 2, 2)), blank, jnp.asarray(rewards, jnp.float32), jnp.asarray(lengths)
-    )
+    several = probes.trajectories(np.zeros((2, steps, 2, 2)), np.zeros((steps, 2, 2), int), rewards, lengths)
     weights = np.asarray(jax.jit(estimator_of(name, discount=gamma).weights)(several))
     assert not weights[~alive].any()
     for k, b in np.ndindex(2, 2):
@@ -244,12 +253,17 @@ def test_weights_of_long_episodes_of_several_agents_at_once(name):
         np.testing.assert_allclose(weights[:n, k, b], expected, rtol=1e-3, atol=1e-4)
 
 
+def alive_in(trajectories: Trajectories) -> np.ndarray:
+    """`mask`, in NumPy.  [T, B]"""
+    return np.arange(len(trajectories.rewards))[:, None] < trajectories.lengths
+
+
 @functools.cache
 def border_case(kind: str):
     """Trajectories for a kind of policy, and everything that is computed from them."""
     actions = probes.reaching_environment().actions
     policy = POLICY if kind == "categorical" else make_mlp(2, actions, (3,), "tanh", kind)
-    params, other = (policy.unravel(policy.init(jax.random.key(seed))) for seed in (0, 1))
+    params, other = (jax.device_put(policy.unravel(np.asarray(policy.init(jax.random.key(seed))))) for seed in (0, 1))
     clean = hand_example()
     if kind != "categorical":
         clean = clean._replace(actions=0.3 * clean.observations)
@@ -266,10 +280,10 @@ def border_case(kind: str):
 @pytest.mark.parametrize("kind", ["categorical", "released", "paper"])
 def test_what_lies_beyond_an_episodes_end_never_matters(kind, garbage):
     clean, everything = border_case(kind)
-    alive = np.asarray(clean.mask)
+    alive = alive_in(clean)
     dirty = clean._replace(
-        observations=jnp.where(alive, clean.observations, garbage),
-        actions=jnp.where(alive, clean.actions, 1 if kind == "categorical" else garbage),
+        observations=np.where(alive, clean.observations, np.float32(garbage)),
+        actions=np.where(alive, clean.actions, np.int32(1) if kind == "categorical" else np.float32(garbage)),
     )
     expected, actual = jax.tree.leaves(everything(clean)), jax.tree.leaves(everything(dirty))
     for a, b in zip(expected, actual, strict=True):
@@ -282,20 +296,22 @@ def test_what_lies_beyond_an_episodes_end_never_matters(kind, garbage):
 def test_the_score_does_not_depend_on_the_blocks_it_is_summed_in(steps, episodes):
     rng = np.random.default_rng(steps)
     trajectories = probes.trajectories(
-        jnp.asarray(rng.normal(size=(2, steps, episodes)), jnp.float32),
-        jnp.asarray(rng.integers(0, 2, (steps, episodes)), jnp.int32),
-        jnp.ones((steps, episodes)),
-        jnp.asarray(rng.integers(1, steps + 1, episodes)),
+        rng.normal(size=(2, steps, episodes)),
+        rng.integers(0, 2, (steps, episodes)),
+        np.ones((steps, episodes)),
+        rng.integers(1, steps + 1, episodes),
     )
-    weights = jnp.where(trajectories.mask, jnp.asarray(rng.normal(size=(steps, episodes)), jnp.float32), 0.0)
-    params = exact()[0][0]
+    weights = probes.single(np.where(alive_in(trajectories), rng.normal(size=(steps, episodes)), 0.0))
 
     def in_one_go(params):
         flat = [x.reshape(*x.shape[:-2], -1) for x in (trajectories.observations, trajectories.actions)]
         return jnp.sum(weights.ravel() * POLICY.log_prob(params, *flat))
 
-    whole = jax.jit(lambda p: POLICY.ravel(jax.grad(in_one_go)(p)))(params)
-    mine = jax.jit(lambda p: weighted_score(POLICY, p, trajectories, weights))(params)
+    @jax.jit
+    def both(params):
+        return POLICY.ravel(jax.grad(in_one_go)(params)), weighted_score(POLICY, params, trajectories, weights)
+
+    whole, mine = both(exact()[0][0])
     np.testing.assert_allclose(mine, whole, rtol=1e-3, atol=1e-3)
 
 
@@ -307,7 +323,7 @@ def test_episodes_that_were_not_wanted_change_no_estimate(name, baseline):
     estimator, params = estimator_of(name, baseline), exact()[0][0]
     three = probes.chosen(EVERY, np.array([[3, 40, 60]]))
     three = jax.tree.map(lambda x: x[0], three)
-    five = jax.tree.map(lambda x: jnp.concatenate([x[..., :2], 0 * x[..., :2], x[..., 2:]], axis=-1), three)
+    five = jax.tree.map(lambda x: np.concatenate([x[..., :2], 0 * x[..., :2], x[..., 2:]], axis=-1), three)
     assert five.lengths.tolist().count(0) == 2
     run = jax.jit(lambda t: gradient(estimator, POLICY, params, t))
     np.testing.assert_allclose(run(five), run(three), atol=1e-6)
@@ -354,9 +370,9 @@ REACHING = make_task(probes.reaching_environment(steps=7))
 def test_an_episode_depends_on_its_key_alone(task):
     """To rounding: XLA may divide other numbers of episodes into other vectors, and sum their products differently."""
     policy, params = probes.policy_for(task)
-    keys = jax.random.split(jax.random.key(2), 64)
+    keys = probes.keys_of(2, 64)
     whole = probes.play(task, policy, params, probes.episodes(keys, 60), 60)
-    alive = np.asarray(whole.mask)
+    alive = alive_in(whole)
     for layout in (np.arange(64)[::-1], np.array([9, 3, 60, 3, 17, 44, 0]), np.array([5])):
         part = probes.play(task, policy, params, probes.episodes(keys[layout], 60), 60)
         assert np.array_equal(part.lengths, whole.lengths[layout])
@@ -370,20 +386,20 @@ def test_an_episode_depends_on_its_key_alone(task):
 
 @pytest.mark.slow
 def test_episodes_that_are_not_wanted_stay_empty_and_horizons_cut():
-    keys = jax.random.split(jax.random.key(3), 6)
-    mixed = probes.episodes(keys, jnp.array([0, 3, 0, 5, 500, 0]))
+    keys = probes.keys_of(3, 6)
+    mixed = probes.episodes(keys, np.array([0, 3, 0, 5, 500, 0]))
     these = probes.side_by_side(mixed, probes.episodes(keys[:1], 0))
     played = probes.play(CARTPOLE, *probes.policy_for(CARTPOLE), these, 8)
     assert played.lengths.tolist() == [0, 3, 0, 5, 8, 0, 0]
-    assert np.array_equal(played.returns, played.lengths)
-    assert not played.rewards[~np.asarray(played.mask)].any()
+    assert np.array_equal(played.rewards.sum(axis=0), played.lengths)
+    assert not played.rewards[~alive_in(played)].any()
     assert not played.terminated.any()
 
 
 @pytest.mark.slow
 def test_nothing_is_rolled_out_if_no_episode_is_wanted():
     policy, params = probes.policy_for(CARTPOLE)
-    nothing = probes.episodes(jax.random.split(jax.random.key(3), 2), 0)
+    nothing = probes.episodes(probes.keys_of(3, 2), 0)
     played = probes.play(CARTPOLE, policy, params, nothing, 8)
     assert played.lengths.tolist() == [0, 0]
     for estimator in (estimator_of("standardised"), estimator_of("gpomdp")):

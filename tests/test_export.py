@@ -59,8 +59,8 @@ def make(kind: str, settings: dict[str, Any]) -> tuple[Problem, dict[str, np.nda
     """A problem with such actions, and parameters as far from 0 as trained ones are."""
     task = make_task(functools.partial(Spaces, BOXES[kind]))
     problem = make_problem(make_config("LunarLander-v3", **({"hidden": (8,)} | settings)), task)
-    theta = 3 * problem.policy.init(jax.random.key(1))
-    return problem, {name: np.asarray(value) for name, value in problem.policy.unravel(theta).items()}
+    theta = 3 * np.asarray(problem.policy.init(jax.random.key(1)))
+    return problem, dict(problem.policy.unravel(theta))  # type: ignore[arg-type]
 
 
 def export(problem: Problem, params: dict[str, Any], to: Any, out: Path) -> Path:
@@ -68,8 +68,12 @@ def export(problem: Problem, params: dict[str, Any], to: Any, out: Path) -> Path
     return out
 
 
+mode = jax.jit(lambda policy, *given: policy.mode(*given), static_argnums=0)
+log_prob = jax.jit(lambda policy, *given: policy.log_prob(*given), static_argnums=0)
+
+
 def ours(problem: Problem, params: dict[str, Any], observations: np.ndarray) -> np.ndarray:
-    greedy = np.asarray(problem.policy.mode(params, observations.T))
+    greedy = np.asarray(mode(problem.policy, params, observations.T))
     return problem.task.to_task(greedy.T)
 
 
@@ -83,7 +87,7 @@ def same(problem: Problem, params: dict[str, Any], observations: np.ndarray, act
         return
     wrong = actions != expected
     start = problem.task.to_task(np.array(0))
-    log_p = [problem.policy.log_prob(params, observations.T, a - start) for a in (actions, expected)]
+    log_p = [np.asarray(log_prob(problem.policy, params, observations.T, a - start)) for a in (actions, expected)]
     assert np.abs(log_p[0] - log_p[1])[wrong].max(initial=0.0) < 1e-5
 
 
@@ -154,7 +158,7 @@ def test_an_exported_policy_is_read_back_to_the_bit(to: Any, task: str, settings
     if to == "onnx":
         pytest.importorskip("onnx", reason="the extra onnx is not installed")
     problem = make_problem(make_config(task, hidden=(8,), **settings))
-    params = problem.policy.unravel(problem.policy.init(jax.random.key(0)))
+    params = problem.policy.unravel(np.asarray(problem.policy.init(jax.random.key(0))))
     out = export(problem, params, to, tmp_path / "out")
     for path in (out, *out.glob("policy.npz"), *out.glob("policy.onnx")):
         again, tensors = load_exported(path)
@@ -266,7 +270,7 @@ def test_a_folder_with_something_else_is_not_written_to(tmp_path: Path):
 @pytest.mark.parametrize("damage", ["npz", "tensor", "json", "newer"])
 def test_a_damaged_export_is_refused(damage: str, tmp_path: Path):
     problem = make_problem(make_config(hidden=(8,)))
-    params = problem.policy.unravel(problem.policy.init(jax.random.key(0)))
+    params = problem.policy.unravel(np.asarray(problem.policy.init(jax.random.key(0))))
     out = export(problem, params, "numpy", tmp_path / "out")
     about = json.loads((out / "policy.json").read_text())
     if damage == "npz":

@@ -1,5 +1,7 @@
 """A policy from any network: what it draws, its names, its columns, and that nothing is compiled twice."""
 
+import functools
+import math
 from pathlib import Path
 from typing import Any
 
@@ -58,14 +60,28 @@ def mean_std(params: Any, x: jax.Array) -> tuple[jax.Array, jax.Array]:
 LOGITS = from_logits(layers(3, 20, 4), forward, 3, spaces.Discrete(4))
 GAUSSIAN = from_gaussian(layers(3, 20, 4), mean_std, 3, BOX)
 POLICIES = {"logits": LOGITS, "gaussian": GAUSSIAN}
+MOST = 300
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def drawn(policy: Policy, seed: int) -> tuple[jax.Array, jax.Array]:
+    """(theta, the noise of MOST steps)."""
+    return policy.init(jax.random.key(seed)), policy.noise(jax.random.key(seed + 1), MOST)
 
 
 def some(policy: Policy, shape: tuple[int, ...], seed: int = 0) -> tuple[Any, np.ndarray, np.ndarray]:
     """Parameters, observations [3, ...] and noise [n, ...]."""
-    params = policy.unravel(policy.init(jax.random.key(seed)))
-    noise = policy.noise(jax.random.key(seed + 1), int(np.prod(shape)))
+    theta, noise = map(np.asarray, drawn(policy, seed))
     observations = np.random.default_rng(seed).normal(size=(3, *shape)).astype(np.float32)
-    return params, observations, np.asarray(noise).reshape(-1, *shape)
+    return policy.unravel(theta), observations, noise[:, : math.prod(shape)].reshape(-1, *shape)
+
+
+def act(policy: Policy, params: Any, x: Any, noise: Any) -> tuple[Any, Any]:
+    return policy.sample(params, x, noise), policy.mode(params, x)
+
+
+acting = jax.jit(act, static_argnums=0)
+log_prob = jax.jit(lambda policy, *given: policy.log_prob(*given), static_argnums=0)
 
 
 def by_hand(policy: Policy, params: Any, x: np.ndarray) -> np.ndarray:
@@ -78,11 +94,12 @@ def by_hand(policy: Policy, params: Any, x: np.ndarray) -> np.ndarray:
 def test_its_tensors_have_the_names_of_their_places(name: str):
     policy = POLICIES[name]
     assert policy.shapes == {"[0]['b']": (20,), "[0]['w']": (20, 3), "[1]['b']": (4,), "[1]['w']": (4, 20)}
-    theta = policy.init(jax.random.key(5))
-    drawn = layers(3, 20, 4)(jax.random.key(5))
-    assert np.array_equal(policy.unravel(theta)["[1]['w']"], drawn[1]["w"])
-    assert np.array_equal(policy.ravel(policy.unravel(theta)), theta)
-    assert not np.array_equal(theta, policy.init(jax.random.key(6)))
+    init = jax.jit(policy.init)
+    theta = init(jax.random.key(5))
+    network = layers(3, 20, 4)(jax.random.key(5))
+    assert np.array_equal(policy.unravel(theta)["[1]['w']"], network[1]["w"])
+    assert np.array_equal(jax.jit(policy.ravel)(policy.unravel(theta)), theta)
+    assert not np.array_equal(theta, init(jax.random.key(6)))
 
 
 @pytest.mark.slow
@@ -108,10 +125,11 @@ def test_logits_are_those_of_a_categorical_distribution(shape: tuple[int, ...]):
     expected = np.apply_along_axis(lambda column: by_hand(LOGITS, params, column), 0, x)
     log_p = scipy.special.log_softmax(expected, axis=0)
     for action in range(4):
-        np.testing.assert_allclose(LOGITS.log_prob(params, x, jnp.full(shape, action)), log_p[action], rtol=1e-4)
-    assert np.array_equal(LOGITS.mode(params, x), expected.argmax(axis=0))
-    drawn = LOGITS.sample(params, x, noise)
-    assert np.array_equal(drawn, (noise[0] >= np.exp(log_p).cumsum(axis=0)[:-1]).sum(axis=0))
+        chosen = np.full(shape, action, np.int32)
+        np.testing.assert_allclose(log_prob(LOGITS, params, x, chosen), log_p[action], rtol=1e-4)
+    sample, mode = acting(LOGITS, params, x, noise)
+    assert np.array_equal(mode, expected.argmax(axis=0))
+    assert np.array_equal(sample, (noise[0] >= np.exp(log_p).cumsum(axis=0)[:-1]).sum(axis=0))
 
 
 @pytest.mark.parametrize("shape", [(), (7,), (5, 3)])
@@ -119,17 +137,17 @@ def test_mean_and_std_are_those_of_a_normal_distribution(shape: tuple[int, ...])
     params, x, noise = some(GAUSSIAN, shape)
     expected = np.apply_along_axis(lambda column: by_hand(GAUSSIAN, params, column), 0, x)
     mean, std = np.tanh(expected[:2]), np.exp(expected[2:])
-    np.testing.assert_allclose(GAUSSIAN.mode(params, x), mean, rtol=1e-4, atol=1e-6)
-    action = GAUSSIAN.sample(params, x, noise)
+    action, mode = map(np.asarray, acting(GAUSSIAN, params, x, noise))
+    np.testing.assert_allclose(mode, mean, rtol=1e-4, atol=1e-6)
     np.testing.assert_allclose(action, mean + std * noise, rtol=1e-4, atol=1e-5)
-    log_p = scipy.stats.norm(mean, std).logpdf(np.asarray(action)).sum(axis=0)
-    np.testing.assert_allclose(GAUSSIAN.log_prob(params, x, action), log_p, rtol=1e-3, atol=1e-4)
+    log_p = scipy.stats.norm(mean, std).logpdf(action).sum(axis=0)
+    np.testing.assert_allclose(log_prob(GAUSSIAN, params, x, action), log_p, rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", POLICIES)
 def test_random_actions_fill_the_space(name: str):
-    noise = POLICIES[name].noise(jax.random.key(0), 4000)
-    actions = np.asarray(POLICIES[name].random(noise))
+    policy = POLICIES[name]
+    actions = np.asarray(jax.jit(lambda key: policy.random(policy.noise(key, 4000)))(jax.random.key(0)))
     if name == "logits":
         assert np.bincount(actions).min() > 900
     else:
@@ -138,20 +156,14 @@ def test_random_actions_fill_the_space(name: str):
         np.testing.assert_allclose(actions.mean(axis=1), (BOX.low + BOX.high) / 2, atol=0.1)
 
 
-def numpy_of(params: Any) -> dict[str, np.ndarray]:
-    return {name: np.asarray(value) for name, value in params.items()}
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("shape", [(), (1,), (16,), (40,), (300,)])
 @pytest.mark.parametrize("name", POLICIES)
 def test_acting_from_numpy_is_acting_in_jax(name: str, shape: tuple[int, ...]):
     policy = POLICIES[name]
     params, x, noise = some(policy, shape)
-    for ours, theirs in (
-        (policy.mode(numpy_of(params), x, np), policy.mode(params, x)),
-        (policy.sample(numpy_of(params), x, noise, np), policy.sample(params, x, noise)),
-    ):
+    sample, mode = acting(policy, params, x, noise)
+    for ours, theirs in ((policy.mode(params, x, np), mode), (policy.sample(params, x, noise, np), sample)):
         assert isinstance(ours, np.ndarray | np.generic)
         assert ours.shape == theirs.shape
         assert ours.dtype == theirs.dtype
@@ -163,7 +175,7 @@ def test_acting_from_numpy_is_acting_in_jax(name: str, shape: tuple[int, ...]):
 @pytest.mark.parametrize("hidden", [(20,), (64, 64)])
 def test_an_action_does_not_depend_on_the_observations_beside_it(hidden: tuple[int, ...]):
     policy = from_gaussian(layers(17, *hidden, 12), mean_std, 17, spaces.Box(-1, 1, (6,)))
-    params = numpy_of(policy.unravel(policy.init(jax.random.key(0))))
+    params = policy.unravel(np.asarray(jax.jit(policy.init)(jax.random.key(0))))
     rng = np.random.default_rng(0)
     x, noise = rng.normal(size=(17, 480)).astype(np.float32), rng.normal(size=(6, 480)).astype(np.float32)
     everyone = policy.sample(params, x, noise, np)
@@ -207,10 +219,10 @@ def test_what_cannot_be_a_policy_is_said(make: Any, says: str):
 
 def test_it_is_saved_and_loaded_by_its_names(tmp_path: Path):
     problem = problem_of(make_task("CartPole-v1"), lambda task: from_logits(layers(4, 8, 2), forward, 4, task.actions))
-    theta = problem.policy.init(jax.random.key(3))
+    theta = jax.jit(problem.policy.init)(jax.random.key(3))
     save_policy(tmp_path / "policy.safetensors", problem.config, problem.policy, theta)
     loaded = load_policy(tmp_path / "policy.safetensors", problem)
-    assert np.array_equal(problem.policy.ravel(loaded), theta)
+    assert np.array_equal(np.concatenate([np.ravel(loaded[name]) for name in problem.policy.shapes]), theta)
     other = problem_of(make_task("CartPole-v1"), lambda task: from_logits(layers(4, 9, 2), forward, 4, task.actions))
     with pytest.raises(StorageError, match="another task or network"):
         load_policy(tmp_path / "policy.safetensors", other)

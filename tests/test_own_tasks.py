@@ -5,7 +5,6 @@ from collections.abc import Callable
 from typing import Any
 
 import gymnasium
-import jax
 import numpy as np
 import pytest
 from gymnasium import spaces
@@ -17,11 +16,11 @@ from fedpg.tasks.registry import gymnasium_task
 from fedpg.tasks.task import SERVER
 from fedpg.trajectories import Trajectories
 from gym_probes import LIMIT, Walk
-from probes import episodes, play, policy_for
+from probes import episodes, keys_of, play, policy_for
 
 pytestmark = [pytest.mark.simulators, pytest.mark.kernels]
 
-KEYS = jax.random.split(jax.random.key(4), 30)
+KEYS = keys_of(4, 30)
 WHOSE = np.array([0, 1, 2, SERVER, 1, 0] * 5)
 ENDS = [0.0, 1.0, 0.4]
 """With these chances the episodes of the three agents end after a step."""
@@ -150,7 +149,7 @@ def test_a_run_trains_agents_whose_tasks_differ():
 
 
 def test_a_run_takes_a_factory_for_every_agent():
-    run = fedpg.train(walks(), **SMALL | {"horizon": LIMIT, "test_horizon": LIMIT})
+    run = fedpg.train(walks(), **SMALL | {"horizon": LIMIT, "test_horizon": LIMIT, "algorithm": "gpomdp"})
     assert run.finished
     batch = run.records.column("batch")
     # The first agent walks to the end of its horizon, the second takes one step.

@@ -43,7 +43,7 @@ def both_layouts(lengths: list[int], discrete: bool, seed: int = 0) -> tuple[Tra
     rng = np.random.default_rng(seed)
     lengths = np.asarray(lengths, np.int32)
     alive = np.arange(STEPS)[:, None] < lengths
-    rewards = jnp.asarray(np.where(alive, rng.normal(size=alive.shape), 0.0), jnp.float32)
+    rewards = np.where(alive, rng.normal(size=alive.shape), 0.0)
     seen = np.where(alive, rng.normal(size=(FEATURES, *alive.shape)), np.nan).astype(np.float32)
     done = rng.integers(0, 3, alive.shape).astype(np.int32)
     if not discrete:
@@ -56,15 +56,17 @@ def both_layouts(lengths: list[int], discrete: bool, seed: int = 0) -> tuple[Tra
         out[: lengths.sum()] = np.concatenate(steps)
         return out
 
-    starts = jnp.asarray(np.cumsum(lengths) - lengths, jnp.int32)
+    starts = (np.cumsum(lengths) - lengths).astype(np.int32)
     packed = probes.trajectories(pack(seen), pack(done), rewards, lengths, starts)
     return probes.trajectories(seen, done, rewards, lengths), packed
 
 
+@functools.cache
 def two_policies(policy):
     """Not too far from each other: importance weights of 900 steps are large numbers."""
-    theta = policy.init(jax.random.key(0))
-    return policy.unravel(theta), policy.unravel(theta + 0.01 * jax.random.normal(jax.random.key(1), theta.shape))
+    theta = np.asarray(policy.init(jax.random.key(0)))
+    other = theta + 0.01 * np.random.default_rng(1).normal(size=theta.shape).astype(np.float32)
+    return jax.device_put((policy.unravel(theta), policy.unravel(other)))
 
 
 @functools.cache
@@ -131,7 +133,8 @@ def test_the_score_is_taken_at_steps_spread_over_all_episodes():
     params, _ = two_policies(policy)
     lengths, count = [0, 257, 900, 0, 643], 12  # 1800 steps: every 150th
     dense, packed = both_layouts(lengths, True)
-    mine, theirs = (jax.jit(lambda t: scores(policy, params, t, count))(t) for t in (packed, dense))
+    taken = jax.jit(lambda t, count: scores(policy, params, t, count), static_argnums=1)
+    mine, theirs = (taken(t, count) for t in (packed, dense))
     assert_same(mine, theirs)
     one = jax.jit(lambda s, a: policy.ravel(jax.grad(policy.log_prob)(params, s, a)))
     for n, row in enumerate(np.asarray(mine)):
@@ -140,7 +143,7 @@ def test_the_score_is_taken_at_steps_spread_over_all_episodes():
         )
     # Of fewer steps than were wanted, some are taken again.
     few, _ = both_layouts([0, 2, 1, 0, 0], True)
-    some = np.asarray(scores(policy, params, few, 9))
+    some = np.asarray(taken(few, 9))
     assert len(np.unique(some.round(5), axis=0)) == 3
     np.testing.assert_array_equal(some[0], some[2])
 
@@ -150,18 +153,20 @@ def test_joined_batches_are_the_batches_of_all_their_episodes():
     params, _ = two_policies(policy)
     whole = both_layouts([0, 300, 257, 900, 1], True)
     first, second = both_layouts([0, 300, 41], True, seed=1), both_layouts([257, 900], True, seed=2)
-    weights = jnp.asarray(np.random.default_rng(0).normal(size=(STEPS, 5)), jnp.float32)
+    weights = np.random.default_rng(0).normal(size=(STEPS, 5)).astype(np.float32)
+    score = jax.jit(lambda t, w: weighted_score(policy, params, t, jnp.where(t.mask, w, 0.0)))
+    taken = jax.jit(lambda t, first, count: t.take(first, count), static_argnums=2)
+    returns = jax.jit(lambda t: t.returns)
     for layout in (0, 1):
         parts = [first[layout], second[layout]]
-        both = join(parts)
+        both = join(parts) if layout else jax.jit(join)(parts)
         assert both.lengths.tolist() == [0, 300, 41, 257, 900]
         assert jax.tree.structure(both) == jax.tree.structure(whole[layout])
-        score = jax.jit(lambda t, w: weighted_score(policy, params, t, jnp.where(t.mask, w, 0.0)))
-        apart = [(both.take(0, 3), weights[:, :3], parts[0]), (both.take(3, 2), weights[:, 3:], parts[1])]
+        apart = [(taken(both, 0, 3), weights[:, :3], parts[0]), (taken(both, 3, 2), weights[:, 3:], parts[1])]
         for mine, w, part in apart:
             assert_same(score(mine, w), score(part, w))
-            np.testing.assert_array_equal(mine.returns, part.returns)
-        total = sum(score(part, w) for _, w, part in apart)
+            np.testing.assert_array_equal(returns(mine), returns(part))
+        total = sum(np.asarray(score(part, w)) for _, w, part in apart)
         assert_same(score(both, weights), total)
 
 

@@ -5,7 +5,6 @@ import itertools
 import threading
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.stats
@@ -19,7 +18,7 @@ from fedpg.tasks.pool import pool_of
 from fedpg.tasks.registry import gymnasium_task
 from fedpg.trajectories import Trajectories
 from gym_probes import LIMIT, Trouble, Walk
-from probes import Given, episodes, play, policy_for, side_by_side
+from probes import Given, episodes, flat, keys_of, play, policy_for, side_by_side
 
 pytestmark = [pytest.mark.simulators, pytest.mark.kernels]
 
@@ -42,7 +41,7 @@ def episode(played: Trajectories, lane: int) -> tuple[bytes, ...]:
     return tuple(np.ascontiguousarray(part).tobytes() for part in parts)
 
 
-KEYS = jax.random.split(jax.random.key(2), 40)
+KEYS = keys_of(2, 40)
 LAYOUTS = {
     "in another order": np.arange(40)[::-1],
     "some of them": np.array([9, 3, 30, 17, 39, 0, 22]),
@@ -79,8 +78,8 @@ def test_an_episode_outside_jax_depends_on_its_keys_alone_to_the_bit(forty, task
 
 def test_neighbours_that_are_empty_or_byzantine_change_nothing(forty):
     pool, policy, params, steps, whole = forty("LunarLander-v3")
-    mixed = episodes(KEYS, jnp.where(jnp.arange(40) % 5 == 0, 0, steps))
-    mixed = mixed._replace(byzantine=jnp.arange(40) % 5 == 2)
+    mixed = episodes(KEYS, np.where(np.arange(40) % 5 == 0, 0, steps))
+    mixed = mixed._replace(byzantine=np.arange(40) % 5 == 2)
     mine = play(pool, policy, params, mixed, steps, ATTACKS["random-action"]("paper").act)
     for lane in range(40):
         same = episode(mine, lane) == episode(whole, lane)
@@ -92,7 +91,7 @@ def test_greedy_episodes_play_the_mode(forty):
     pool, policy, params, steps, _ = forty("LunarLander-v3")
     mine = play(pool, policy, params, episodes(KEYS[:3], steps), steps, greedy=True)
     seen = mine.observations[: mine.lengths.sum()].T
-    assert np.array_equal(mine.actions[: mine.lengths.sum()], policy.mode(params, jnp.asarray(seen)))
+    assert np.array_equal(mine.actions[: mine.lengths.sum()], jax.jit(policy.mode)(params, seen))
 
 
 def test_another_turn_of_a_kept_pool_is_another_first_state(forty):
@@ -113,14 +112,14 @@ def test_another_turn_of_a_kept_pool_is_another_first_state(forty):
 @pytest.mark.parametrize("task", ["LunarLander-v3", "Walk", "discrete Walk", "HalfCheetah-v5"])
 def test_empty_lanes_stay_empty_and_horizons_cut_outside_jax(forty, task):
     pool, policy, params, _, whole = forty(task)
-    horizons = jnp.array([0, 3, 0, 1, 500, 0])
+    horizons = np.array([0, 3, 0, 1, 500, 0])
     mine = play(
         pool, policy, params, side_by_side(episodes(KEYS[:6], horizons, resets=2), episodes(KEYS[:1], 0, resets=2)), 8
     )
     longest = np.minimum(whole.lengths[:6], np.minimum(horizons, 8))
     assert mine.lengths.tolist() == [*longest, 0]
     assert longest[1] > 0
-    assert not mine.rewards[~np.asarray(mine.mask)].any()
+    assert not mine.rewards[np.arange(len(mine.rewards))[:, None] >= mine.lengths].any()
     used = mine.lengths.sum()
     assert mine.starts.tolist() == (np.cumsum(mine.lengths) - mine.lengths).tolist()
     assert np.abs(mine.observations[:used]).sum(axis=1).all()
@@ -245,8 +244,8 @@ def played_by(space: spaces.Space, count: int = 40, act=None, byzantine: bool = 
     pool = gymnasium_task(lambda: environment, "Walk")
     policy, params = policy_for(pool, (4,))
     if "log_std" in params:
-        params["log_std"] = jnp.zeros(policy.shapes["log_std"])  # wide enough to leave the box
-    keys = jax.random.split(jax.random.key(6), count)
+        params["log_std"] = np.zeros(policy.shapes["log_std"], np.float32)  # wide enough to leave the box
+    keys = keys_of(6, count)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(registry, "INSTANCES", 1)  # one lane after the other, as in the packed steps
         mine = play(pool, policy, params, episodes(keys, LIMIT, byzantine=byzantine), LIMIT, act)
@@ -262,12 +261,12 @@ def test_box_actions_are_scaled_to_the_box_and_clipped_only_there():
     assert got.dtype == np.float32
     assert 0.1 < np.mean(np.abs(done) > 1) < 0.9
     # What is stored is the sample, tails and all, and its log-probability is that of the sample.
-    seen, chosen = jnp.asarray(seen.T), jnp.asarray(done.T)
-    mean = np.asarray(policy.mode(params, seen), np.float64)
+    both = jax.jit(lambda seen, chosen: (policy.mode(params, seen), policy.log_prob(params, seen, chosen)))
+    mean, log_p = (np.asarray(x, np.float64) for x in both(seen.T, done.T))
     for each in done.T - mean:
         assert scipy.stats.kstest(each, scipy.stats.norm.cdf).pvalue > 1e-3
     expected = scipy.stats.norm.logpdf(done.T.astype(np.float64), mean).sum(axis=0)
-    np.testing.assert_allclose(policy.log_prob(params, seen, chosen), expected, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(log_p, expected, rtol=1e-4, atol=1e-4)
 
 
 def test_boxes_without_ends_are_passed_through_and_clipped_at_the_end_they_have():
@@ -365,7 +364,7 @@ def test_a_rollout_under_way_ends_when_it_is_cancelled():
 
     task = gymnasium_task(Counted, "Counted")
     policy, params = policy_for(task, (4,))
-    theta = policy.ravel(params)
+    theta = flat(policy, params)
     with pytest.raises(Stopped) as caught:
         task.rollout(policy, Given(LIMIT, LIMIT), theta, (episodes(KEYS[:20], LIMIT),), cancel=cancel)
     assert next(steps) <= 30 + 20 + 1, "the step of all episodes under way, no more"

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import Array
@@ -35,9 +34,9 @@ from same import SEED, same_run
 def estimates(importance: str, form: str = "gpomdp", baseline: str = "none", size: int = 1) -> Any:
     """(the policy, theta_0, theta_n, all batches of so many paths, an estimator, their probabilities under theta_n)."""
     policy, paths = probes.tiny_policy(), probes.all_paths()
-    theta_0, theta_n = probes.two_parameters(policy)
+    theta_0, theta_n = map(np.asarray, probes.two_parameters(policy))
     batches, members = probes.batches(probes.as_trajectories(paths), size)
-    chances = probes.probabilities(policy, policy.unravel(theta_n), paths)
+    chances = np.asarray(probes.probabilities(policy, policy.unravel(theta_n), paths))
     return policy, theta_0, theta_n, batches, make_estimator(form, probes.GAMMA, baseline, importance), chances[members]
 
 
@@ -55,18 +54,18 @@ def test_the_hessian_product_has_the_mean_of_a_finite_difference_of_exact_gradie
 ):
     policy, along, theta, batches, estimator, chances = estimates(importance, form, baseline, size)
     paths = probes.all_paths()
-    along = along / jnp.linalg.norm(along)
+    along = along / np.linalg.norm(along)
     each = jax.jit(jax.vmap(lambda b: hessian_product(estimator, policy, theta, along, b)))(batches)  # [n, D]
-    exact = jax.jit(lambda t: probes.exact_gradient(policy, t, paths))
-    difference = (exact(theta + 0.01 * along) - exact(theta - 0.01 * along)) / 0.02
+    ends = [np.asarray(probes.exact_gradient(policy, theta + h * along, paths)) for h in (0.01, -0.01)]
+    difference = (ends[0] - ends[1]) / 0.02
     assert np.abs(difference).max() > 0.05
-    np.testing.assert_allclose(jnp.prod(chances, axis=1) @ each, difference, atol=1e-3)
+    np.testing.assert_allclose(chances.prod(axis=1) @ np.asarray(each), difference, atol=1e-3)
 
 
 @pytest.mark.slow
 def test_pages_recursion_has_the_mean_of_the_old_direction_and_the_difference_of_exact_gradients():
     policy, old, theta, batches, estimator, chances = estimates("trajectory")
-    v, paths = jax.random.normal(jax.random.key(1), old.shape), probes.all_paths()
+    v, paths = np.random.default_rng(1).normal(size=old.shape).astype(np.float32), probes.all_paths()
 
     class Exact(NamedTuple):
         """A cohort with one agent for every path."""
@@ -82,10 +81,9 @@ def test_pages_recursion_has_the_mean_of_the_old_direction_and_the_difference_of
         sent, _ = make_algorithm("byzpg").agent.answer(Exact(), message, ())  # type: ignore[arg-type]
         return chances[:, 0] @ sent["gradient"]
 
-    exact = jax.jit(lambda t: probes.exact_gradient(policy, t, paths))
-    now, then = exact(theta), exact(old)
+    now, then = (np.asarray(probes.exact_gradient(policy, at, paths)) for at in (theta, old))
     np.testing.assert_allclose(mean_answer(v), v + now - then, rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(mean_answer(jnp.zeros_like(v)), now, rtol=1e-4, atol=1e-5)  # a large batch, from scratch
+    np.testing.assert_allclose(mean_answer(np.zeros_like(v)), now, rtol=1e-4, atol=1e-5)  # a large batch, from scratch
 
 
 @pytest.mark.slow
@@ -95,12 +93,12 @@ def test_a_cohort_makes_of_its_trajectories_what_each_agent_would_alone(rows: bo
     problem = probes.tiny_problem("reward-flipping", agents=3, byzantine=1, alpha=0.4)
     message = probes.broadcast(problem)
     policy, estimator, width = problem.policy, problem.estimator, 3
-    theta, old = probes.two_parameters(policy)
-    theta = jnp.stack([theta, old, theta + old]) if rows else theta
+    theta, old = map(np.asarray, probes.two_parameters(policy))
+    theta = np.stack([theta, old, theta + old]) if rows else theta
     cohort = LocalCohort(problem, message, np.arange(3), problem.byzantine)
-    everyone = cohort.sample(theta, use=2)
-    plain, corrected = cohort.sampled_correction(theta, old, use=2)
-    products = cohort.sampled_hessian_product(theta, old, use=2)
+    everyone: Trajectories = jax.tree.map(np.asarray, cohort.sample(theta, use=2))
+    plain, corrected = map(np.asarray, cohort.sampled_correction(theta, old, use=2))
+    products = np.asarray(cohort.sampled_hessian_product(theta, old, use=2))
 
     @jax.jit
     def alone(mine: Trajectories, at: Array) -> tuple[Array, ...]:
@@ -109,7 +107,7 @@ def test_a_cohort_makes_of_its_trajectories_what_each_agent_would_alone(rows: bo
 
     assert cohort.steps.tolist() == (2 * everyone.lengths.reshape(3, width).sum(axis=1)).tolist()
     for k in range(3):
-        mine = everyone.take(k * width, width)
+        mine = jax.tree.map(lambda x, k=k: x[..., k * width : (k + 1) * width], everyone)
         mine = mine._replace(rewards=-mine.rewards) if k == 2 else mine
         at = theta[k] if rows else theta
         for got, expected in zip((plain[k], corrected[k], products[k]), alone(mine, at), strict=True):
@@ -156,7 +154,7 @@ def rounds(problem: Problem, count: int) -> tuple[list[Any], Seen, list[Any]]:
     return states, federation, logs
 
 
-CURVES = jnp.array([3.0, 1.0, 0.2, -0.5])
+CURVES = np.array([3.0, 1.0, 0.2, -0.5], np.float32)
 """-CURVES * theta is the gradient of a parabola."""
 
 
@@ -165,20 +163,21 @@ class Parabola(NamedTuple):
 
     def ask(self, broadcast: Broadcast, memory: Any) -> Any:
         zero = np.zeros(1, int)
-        vectors = {"gradient": -(CURVES * broadcast.theta)[None]}
+        vectors = {"gradient": -(CURVES * np.asarray(broadcast.theta))[None]}
         return Replies(vectors, {}, zero, np.zeros(1), zero, broadcast.batch), memory
 
     def sampled_gradient(self, theta: Array, use: int = 0) -> Array:
-        return jnp.broadcast_to(-CURVES * theta, (2, 4))
+        return np.broadcast_to(-CURVES * np.asarray(theta), (2, 4))  # type: ignore[return-value]
 
     def sampled_hessian_product(self, theta: Array, along: Array, use: int = 0) -> Array:
-        return jnp.broadcast_to(-CURVES * along, (2, 4))
+        return np.broadcast_to(-CURVES * np.asarray(along), (2, 4))  # type: ignore[return-value]
 
     def sampled_correction(self, theta: Array, old: Array, use: int = 0) -> tuple[Array, Array]:
-        return tuple(jnp.broadcast_to(-CURVES * x, (2, 4)) + use for x in (theta, old))  # type: ignore[return-value]
+        each = (np.asarray(x) for x in (theta, old))
+        return tuple(np.broadcast_to(-CURVES * x, (2, 4)) + np.float32(use) for x in each)  # type: ignore[return-value]
 
 
-START = jnp.array([1.0, -2.0, 0.5, 0.1])
+START = np.array([1.0, -2.0, 0.5, 0.1], np.float32)
 
 
 @pytest.mark.slow
@@ -197,7 +196,7 @@ def test_byzpg_corrects_its_last_direction_with_small_batches_and_now_and_then_b
         if not large[t]:
             np.testing.assert_array_equal(old, states[t - 1].theta)
             np.testing.assert_allclose(v, np.mean(seen.replies[t - 1].vectors["gradient"], axis=0), atol=1e-6)
-            expected = v + expected - corrected
+            expected = np.asarray(v) + np.asarray(expected) - np.asarray(corrected)
         np.testing.assert_allclose(got.vectors["gradient"], expected, rtol=1e-3, atol=1e-4)
 
 
@@ -210,7 +209,9 @@ def test_a_round_of_byzpg_that_nobody_answers_keeps_the_direction_with_its_param
     class Silent(Parabola):
         def ask(self, broadcast: Broadcast, memory: Any) -> Any:
             nobody, zero = np.ones(3, int), np.zeros(3, int)
-            return Replies({"gradient": jnp.zeros((3, problem.policy.size))}, {}, nobody, zero, zero, 2), memory
+            return Replies(
+                {"gradient": np.zeros((3, problem.policy.size), np.float32)}, {}, nobody, zero, zero, 2
+            ), memory
 
     after, _ = problem.algorithm.round(problem, state, Silent(), Server(problem))  # type: ignore[arg-type]
     for a, b in zip(jax.tree.leaves((after.theta, after.algorithm)), (state.theta, *state.algorithm), strict=True):
@@ -220,10 +221,10 @@ def test_a_round_of_byzpg_that_nobody_answers_keeps_the_direction_with_its_param
 def test_n_pg_igt_samples_ahead_averages_and_takes_steps_of_one_length():
     states, seen, _ = rounds(small("n-pg-igt", "step=0.3", "least=0.4"), 6)
     d = np.zeros_like(states[0].theta)
-    old = states[0].theta
+    old = np.asarray(states[0].theta)
     for t in range(6):
         eta = max((2 / (t + 2)) ** 0.8, 0.4)
-        theta = states[t].theta
+        theta = np.asarray(states[t].theta)
         np.testing.assert_allclose(seen.broadcasts[t].theta, theta + (1 - eta) / eta * (theta - old), atol=1e-5)
         d = (1 - eta) * d + eta * np.mean(seen.replies[t].vectors["gradient"], axis=0)
         np.testing.assert_allclose(states[t + 1].theta, theta + 0.3 * d / np.linalg.norm(d), atol=1e-5)
@@ -243,17 +244,17 @@ def on_a_parabola(algorithm: Algorithm, count: int) -> Iterator[tuple[Array, Any
 
 def test_what_n_pg_igt_averages_is_the_gradient_where_it_steps_on_a_parabola():
     for theta, state in on_a_parabola(make_algorithm("n-pg-igt", ("step=0.3",)), 12):
-        np.testing.assert_allclose(state.algorithm.d, -CURVES * theta, rtol=1e-3, atol=1e-3)
+        np.testing.assert_allclose(state.algorithm.d, -CURVES * np.asarray(theta), rtol=1e-3, atol=1e-3)
 
 
 def test_what_agents_of_res_nharpg_remember_is_the_gradient_on_a_parabola():
-    agent, d, theta, old = make_algorithm("res-nharpg").agent, jnp.zeros((2, 4)), START, START
+    agent, d, theta, old = make_algorithm("res-nharpg").agent, np.zeros((2, 4), np.float32), START, START
     for t in range(1, 8):
         vectors = {"theta": theta, "between": 0.3 * theta + 0.7 * old, "move": theta - old}
         sent, d = agent.answer(Parabola(), make_broadcast(jax.random.key(0), t, 3, **vectors), d)  # type: ignore[arg-type]
         np.testing.assert_array_equal(sent["gradient"], d)
         np.testing.assert_allclose(d, np.tile(-CURVES * theta, (2, 1)), rtol=1e-4, atol=1e-5)
-        theta, old = stride(theta, d[0], 0.2), theta
+        theta, old = np.asarray(stride(theta, np.asarray(d)[0], 0.2)), theta
 
 
 def test_res_nharpg_remembers_by_its_definition_and_counts_both_batches():
@@ -261,15 +262,15 @@ def test_res_nharpg_remembers_by_its_definition_and_counts_both_batches():
     states, seen, logs = rounds(problem, 4)
     d = np.zeros((3, problem.policy.size))
     for t, said in enumerate(seen.broadcasts):
-        theta, old = states[t].theta, states[max(t - 1, 0)].theta
+        theta, old = (np.asarray(states[i].theta) for i in (t, max(t - 1, 0)))
         q = Server(problem).draw_chance(states[0].key, t + 1)
         np.testing.assert_allclose(said.vectors["between"], q * theta + (1 - q) * old, atol=1e-6)
         cohort = LocalCohort(problem, said, np.arange(3), np.zeros(3, bool))
         product = cohort.sampled_hessian_product(said.vectors["between"], theta - old, use=1)
         eta = 2 / (t + 2)
-        d = (1 - eta) * (d + product) + eta * cohort.sampled_gradient(theta)
+        d = (1 - eta) * (d + np.asarray(product)) + eta * np.asarray(cohort.sampled_gradient(theta))
         np.testing.assert_allclose(seen.replies[t].vectors["gradient"], d, rtol=1e-3, atol=1e-4)
-        np.testing.assert_allclose(jnp.linalg.norm(states[t + 1].theta - theta), 0.3, rtol=1e-4)
+        np.testing.assert_allclose(np.linalg.norm(states[t + 1].theta - theta), 0.3, rtol=1e-4)
         assert logs[t]["batch"] == 2 * said.batch
         assert logs[t]["counted"] == round(6 * said.batch / 4)
         assert logs[t]["agent_steps"] == cohort.steps.sum()
@@ -278,12 +279,14 @@ def test_res_nharpg_remembers_by_its_definition_and_counts_both_batches():
 def test_fedsvrpg_m_with_one_step_and_no_memory_is_gpomdp():
     mine, _, _ = rounds(small("fedsvrpg-m", "rate=0.5", "beta=1", "steps=1", "longest=9"), 4)
     plain, _, _ = rounds(small("gpomdp", optimizer="sgd", learning_rate=0.5), 4)
-    assert np.abs(plain[-1].theta - plain[0].theta).max() > 0.01
+    assert np.abs(np.asarray(plain[-1].theta) - np.asarray(plain[0].theta)).max() > 0.01
     np.testing.assert_allclose(mine[-1].theta, plain[-1].theta, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("u", [jnp.zeros(4), jnp.array([1.0, 2.0, -1.0, 0.5])], ids=["first", "later"])
-def test_agents_of_fedsvrpg_m_send_their_moves_per_step(u: Array):
+@pytest.mark.parametrize(
+    "u", [np.zeros(4, np.float32), np.array([1.0, 2.0, -1.0, 0.5], np.float32)], ids=["first", "later"]
+)
+def test_agents_of_fedsvrpg_m_send_their_moves_per_step(u: np.ndarray):
     agent = make_algorithm("fedsvrpg-m", ("rate=0.1", "beta=0.25", "steps=3", "longest=9")).agent
     old = START + 0.5
     message = make_broadcast(jax.random.key(0), 2, 3, theta=START, old=old, u=u)
@@ -297,22 +300,23 @@ def test_agents_of_fedsvrpg_m_send_their_moves_per_step(u: Array):
 
 
 def test_agents_of_fedsvrpg_m_take_no_step_that_is_too_long_and_none_that_is_not_finite():
-    went: list[Array] = []
+    went: list[np.ndarray] = []
 
     class Astray(Parabola):
         """The first of two agents has a gradient that is too long, the second one that is none."""
 
         def sampled_correction(self, theta: Array, old: Array, use: int = 0) -> tuple[Array, Array]:
-            went.append(jnp.broadcast_to(theta, (2, 4)))
-            g = jnp.array([[30.0, 0, -40, 0], [1, jnp.nan, 1, 1]])
-            return g, g
+            went.append(np.broadcast_to(np.asarray(theta), (2, 4)))
+            g = np.array([[30.0, 0, -40, 0], [1, np.nan, 1, 1]], np.float32)
+            return g, g  # type: ignore[return-value]
 
     agent = make_algorithm("fedsvrpg-m", ("rate=0.1", "steps=2", "longest=0.5")).agent
-    message = make_broadcast(jax.random.key(0), 1, 3, theta=START, old=START, u=jnp.zeros(4))
+    message = make_broadcast(jax.random.key(0), 1, 3, theta=START, old=START, u=np.zeros(4, np.float32))
     sent, _ = agent.answer(Astray(), message, ())  # type: ignore[arg-type]
-    np.testing.assert_allclose(went[1], [START + jnp.array([0.3, 0, -0.4, 0]), START], rtol=1e-6)
-    np.testing.assert_allclose(sent["gradient"][0], [3, 0, -4, 0], rtol=1e-6)
-    assert not np.isfinite(sent["gradient"][1]).all()  # which the border check turns away
+    np.testing.assert_allclose(went[1], [START + np.array([0.3, 0, -0.4, 0]), START], rtol=1e-6)
+    gradients = np.asarray(sent["gradient"])
+    np.testing.assert_allclose(gradients[0], [3, 0, -4, 0], rtol=1e-6)
+    assert not np.isfinite(gradients[1]).all()  # which the border check turns away
 
 
 @pytest.mark.slow
@@ -320,11 +324,12 @@ def test_fedsvrpg_m_steps_by_the_moves_and_its_agents_sample_as_they_go():
     problem = small("fedsvrpg-m", "rate=0.5", "steps=2", "beta=0.5", "longest=9")
     states, seen, logs = rounds(problem, 3)
     for t, said in enumerate(seen.broadcasts):
-        theta, (u, old) = states[t].theta, states[t].algorithm
+        theta, u, old = (np.asarray(x) for x in (states[t].theta, *states[t].algorithm))
         cohort = LocalCohort(problem, said, np.arange(3), np.zeros(3, bool))
-        g, g_old = cohort.sampled_correction(theta, old)
+        g, g_old = map(np.asarray, cohort.sampled_correction(theta, old))
         first = g + (0.5 * (u - g_old) if t else 0.0)
-        g, g_old = cohort.sampled_correction(theta + 0.5 * first, old, use=1)  # a policy for each agent
+        again = cohort.sampled_correction(theta + np.float32(0.5) * first, old, use=1)  # a policy for each agent
+        g, g_old = map(np.asarray, again)
         mean = (first + g + (0.5 * (u - g_old) if t else 0.0)) / 2
         np.testing.assert_allclose(seen.replies[t].vectors["gradient"], mean, rtol=1e-3, atol=1e-4)
         np.testing.assert_allclose(states[t + 1].theta, theta + np.mean(mean, axis=0), rtol=1e-3, atol=1e-4)
@@ -410,7 +415,7 @@ def test_sites_that_exchange_messages_learn_what_agents_in_one_process_do(name: 
 @pytest.mark.parametrize("name", SUCCESSORS)
 def test_a_site_answers_to_a_small_batch_only_if_the_algorithm_has_them(name: str):
     problem = small(name, batch=(3, 5))
-    vectors = {vector: jnp.zeros(problem.policy.size) for vector in problem.algorithm.broadcast}
+    vectors = {vector: np.zeros(problem.policy.size, np.float32) for vector in problem.algorithm.broadcast}
     for batch, good in ((3, True), (5, True), (2, name == "byzpg"), (1, False), (6, False)):
         message = make_broadcast(jax.random.key(0, impl="threefry2x32"), 1, batch, **vectors)
         values = encode_broadcast(message, 0, settings_digest(problem.config))
@@ -430,7 +435,7 @@ def test_a_small_batch_has_a_width_of_its_own():
     assert widths(small("byzpg", batch=(2, 2))) == (2,)
     assert widths(small("gpomdp", batch=(4, 8))) == (6, 8)
     said = probes.broadcast(problem, batch=2)
-    zero = jnp.zeros(problem.policy.size)
+    zero = np.zeros(problem.policy.size, np.float32)
     said = said._replace(vectors=said.vectors | {"old": said.theta, "v": zero})
     got, _ = answer(problem, said, first_memory(problem, 3), np.arange(3))
     wide, _ = answer(problem, said, first_memory(problem, 3), np.arange(3), width=3)

@@ -9,8 +9,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -21,7 +19,7 @@ from fedpg.machine import cores
 from fedpg.tasks import Episodes
 from fedpg.tasks.pool import NARROW, pool_of, with_pool
 from fedpg.tasks.simulators import KeptPools, Simulator, Step
-from probes import Given, episodes, play, policy_for, side_by_side
+from probes import Given, episodes, flat, keys_of, play, policy_for, side_by_side
 from same import same_run
 
 pytestmark = [
@@ -31,14 +29,14 @@ pytestmark = [
     ),
 ]
 
-KEYS = jax.random.split(jax.random.key(3), 30)
+KEYS = keys_of(3, 30)
 STEPS = 60
 
 
 def mixed(resets: int = 0) -> Episodes:
     """Some Byzantine, some empty, some short."""
-    i = jnp.arange(30)
-    these = episodes(KEYS, jnp.where(i % 5 == 0, 0, jnp.where(i % 7 == 0, 11, STEPS)), resets=resets)
+    i = np.arange(30)
+    these = episodes(KEYS, np.where(i % 5 == 0, 0, np.where(i % 7 == 0, 11, STEPS)), resets=resets)
     return these._replace(byzantine=i % 5 == 2)
 
 
@@ -60,7 +58,7 @@ def test_a_team_may_have_nothing_to_do():
     task = make_task("LunarLander-v3")
     policy, params = policy_for(task)
     for team in (0, 1):
-        mine = play(task, policy, params, episodes(KEYS, jnp.where(jnp.arange(30) % 2 == team, STEPS, 0)), STEPS)
+        mine = play(task, policy, params, episodes(KEYS, np.where(np.arange(30) % 2 == team, STEPS, 0)), STEPS)
         assert (mine.lengths[team::2] > 0).all()
         assert not mine.lengths[1 - team :: 2].any()
     assert not play(task, policy, params, side_by_side(episodes(KEYS, 0), episodes(KEYS, 0)), STEPS).lengths.any()
@@ -186,7 +184,7 @@ def test_a_cancelled_rollout_ends_in_both_teams(lander: Watched, team: int):
     cancel = threading.Event()
     lander.on_third_step = cancel.set
     with pytest.raises(Stopped):
-        lander.task.rollout(policy, Given(1000, 1000), policy.ravel(params), (episodes(KEYS, 1000),), cancel=cancel)
+        lander.task.rollout(policy, Given(1000, 1000), flat(policy, params), (episodes(KEYS, 1000),), cancel=cancel)
     assert 1 <= lander.steps_after < 20, "a whole rollout takes a hundred"
 
 
@@ -217,6 +215,9 @@ def test_runs_side_by_side_are_not_divided_further(tmp_path: Path):
         "batch": (3, 3),
         "minibatch": 2,
         "agents": 4,
+        "hidden": (4,),
+        "algorithm": "gpomdp",
+        "aggregator": "mean",
     }
     together, alone = Watched("LunarLander-v3"), Watched("LunarLander-v3")
     runs: list[Run] = []

@@ -28,11 +28,18 @@ from fedpg.theory.runs import DELTA, Sizes, aggregate, compile_aggregate, compil
 pytestmark = pytest.mark.slow
 
 CHAIN = MDPS["chain"]()
-THETA = jnp.zeros((CHAIN.states, CHAIN.actions))
+THETA = np.zeros((CHAIN.states, CHAIN.actions), np.float32)
 RESULTS = Path(__file__).parent.parent / "results" / "theory"
 DOC = Path(__file__).parent.parent / "docs" / "theory.md"
 
 # --- rounds
+
+_compiled_slope = jax.jit(lambda theta: exact_gradient(CHAIN, theta))
+
+
+def slope_of(theta: Any) -> np.ndarray:
+    """The exact gradient on the chain."""
+    return np.asarray(_compiled_slope(theta))
 
 
 def test_a_plain_round_steps_along_the_mean_of_honest_agents():
@@ -41,11 +48,12 @@ def test_a_plain_round_steps_along_the_mean_of_honest_agents():
     sizes = Sizes(8, 1, 0.5, 1, 100.0)
     after, outcome = jax.jit(lambda k: one_round(lab, THETA, k, sizes, 8, 1))(key)
     verdict, truth = jax.jit(lambda k: aggregate(lab, THETA, jax.random.split(k, 3)[0], sizes, 8))(key)
-    np.testing.assert_allclose(after, 0.5 * verdict.gradient.reshape(THETA.shape), rtol=1e-4, atol=1e-6)
-    assert outcome.inner == 1
-    assert outcome.judged.honest == 1.0
-    assert outcome.gradient == pytest.approx(float(jnp.sum(exact_gradient(CHAIN, after) ** 2)), rel=1e-4)
-    assert outcome.judged.error == pytest.approx(float(jnp.sum((verdict.gradient - truth) ** 2)), rel=1e-3)
+    aggregated = np.asarray(verdict.gradient)
+    np.testing.assert_allclose(after, 0.5 * aggregated.reshape(THETA.shape), rtol=1e-4, atol=1e-6)
+    assert float(outcome.inner) == 1
+    assert float(outcome.judged.honest) == 1.0
+    assert float(outcome.gradient) == pytest.approx(np.sum(slope_of(after) ** 2), rel=1e-4)
+    assert float(outcome.judged.error) == pytest.approx(np.sum((aggregated - np.asarray(truth)) ** 2), rel=1e-3)
 
 
 @functools.cache
@@ -55,19 +63,19 @@ def learner(repetitions: int) -> Any:
 
 def test_inner_steps_have_the_mean_of_their_law_and_sizes_are_arguments():
     advance = learner(64)
-    thetas = jnp.zeros((64, *THETA.shape))
+    thetas = np.zeros((64, *THETA.shape), np.float32)
     for batch, count in ((8, 1), (4, 2)):
         keys = jax.random.split(jax.random.key(batch), (64, 12))
         _, outcome = advance(thetas, keys, Sizes(batch, count, 1e-3, 0))
-        mean = batch / count
-        assert abs(outcome.inner.mean() - mean) < 4 * math.sqrt(mean * (mean + 1) / outcome.inner.size)
+        mean, inner = batch / count, np.asarray(outcome.inner)
+        assert abs(inner.mean() - mean) < 4 * math.sqrt(mean * (mean + 1) / inner.size)
     assert advance._cache_size() == 1  # nothing was compiled again
 
 
 def test_a_round_learns():
     keys = jax.random.split(jax.random.key(1), (64, 12))
-    _, outcome = learner(64)(jnp.zeros((64, *THETA.shape)), keys, Sizes(64, 1, 2.0, 1))
-    assert outcome.gradient[-1].mean() < 0.2 * float(jnp.sum(exact_gradient(CHAIN, THETA) ** 2))
+    _, outcome = learner(64)(np.zeros((64, *THETA.shape), np.float32), keys, Sizes(64, 1, 2.0, 1))
+    assert np.asarray(outcome.gradient)[-1].mean() < 0.2 * np.sum(slope_of(THETA) ** 2)
 
 
 def test_the_sizes_are_those_of_the_rule():
@@ -86,11 +94,9 @@ def test_the_control_without_noise_is_exact_ascent():
     runs = run_exactly(CHAIN, Sizes(64, 1, 2.0, 1), 3, substeps=2)
     theta = THETA
     for i in range(6):
-        theta = theta + exact_gradient(CHAIN, theta)
+        theta = theta + slope_of(theta)
         if i % 2:
-            assert runs.gradient[i // 2, 0] == pytest.approx(
-                float(jnp.sum(exact_gradient(CHAIN, theta) ** 2)), rel=1e-4
-            )
+            assert float(runs.gradient[i // 2, 0]) == pytest.approx(np.sum(slope_of(theta) ** 2), rel=1e-4)
     assert runs.agent.ravel().tolist() == runs.server.ravel().tolist() == [64, 128, 192]
 
 
@@ -104,7 +110,7 @@ def compiled_attack(attack: str) -> Any:
 
 def under(attack: str, sigma: float) -> Any:
     keys = jax.random.split(jax.random.key(2), 64)
-    return compiled_attack(attack)(THETA, keys, Sizes(16, 1, 0.0, 1, sigma))
+    return jax.tree.map(np.asarray, compiled_attack(attack)(THETA, keys, Sizes(16, 1, 0.0, 1, sigma)))
 
 
 def test_the_search_does_more_harm_than_what_it_is_compared_with():
@@ -129,9 +135,14 @@ def test_the_lemma_by_hand():
 def test_who_is_in_the_aggregate_is_counted():
     lab = attackers(CHAIN, 3, "sign-flipping", agents=10)
     sizes = Sizes(16, 1, 0.0, 1, 5.0)
-    verdict, truth = jax.jit(lambda key: aggregate(lab, THETA, key, sizes, 16))(jax.random.key(0))
-    verdict = verdict._replace(accepted=jnp.arange(10) % 2 == 0)  # 0, 2, 4, 6 of seven; 8 of the last three
-    shares = judged(lab, verdict, truth)
+    accepted = np.arange(10) % 2 == 0  # 0, 2, 4, 6 of seven; 8 of the last three
+
+    @jax.jit
+    def judge(key: jax.Array) -> Any:
+        verdict, truth = aggregate(lab, THETA, key, sizes, 16)
+        return judged(lab, verdict._replace(accepted=jnp.asarray(accepted)), truth)
+
+    shares = judge(jax.random.key(0))
     assert (float(shares.honest), float(shares.liars)) == pytest.approx((4 / 7, 1 / 3))
 
 
@@ -195,12 +206,15 @@ def test_the_measured_constants_are_those_of_every_state_and_action():
         params = problem.policy.unravel(theta)
         return problem.policy.log_prob(params, jax.nn.one_hot(state, 2), action)
 
-    pairs = [(s, a) for s in (0, 1) for a in (0, 1)]
-    states, actions = (jnp.array(x) for x in zip(*pairs, strict=True))
-    scores = jax.vmap(jax.grad(log_pi), (None, 0, 0))(theta, states, actions)
-    assert float(jnp.max(jnp.linalg.norm(scores, axis=1))) == pytest.approx(seen.G, rel=1e-3)
-    hessians = jax.jit(jax.vmap(jax.hessian(log_pi), (None, 0, 0)))(theta, states, actions)
-    assert float(jnp.max(jnp.abs(jnp.linalg.eigvalsh(hessians)))) == pytest.approx(seen.M, rel=2e-2)
+    @jax.jit
+    @functools.partial(jax.vmap, in_axes=(None, 0, 0))
+    def derivatives(theta: jax.Array, state: jax.Array, action: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return jax.grad(log_pi)(theta, state, action), jax.hessian(log_pi)(theta, state, action)
+
+    states, actions = np.divmod(np.arange(4), 2)
+    scores, hessians = map(np.asarray, derivatives(theta, states, actions))
+    assert np.linalg.norm(scores, axis=1).max() == pytest.approx(seen.G, rel=1e-3)
+    assert np.abs(np.linalg.eigvalsh(hessians)).max() == pytest.approx(seen.M, rel=2e-2)
     assert probes.REWARDS.max() == seen.R
     assert seen.baseline == seen.R
     assert 0 < seen.sigma < math.inf

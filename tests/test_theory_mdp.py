@@ -1,7 +1,9 @@
 """Exact values of tabular MDPs, against finite differences, enumeration, simulation and the package's estimators."""
 
+import functools
 import itertools
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -27,17 +29,47 @@ from fedpg.trajectories import Trajectories
 pytestmark = pytest.mark.slow
 
 TINY = Tabular(
-    successors=jnp.array([[[0, 1], [1, 0]], [[1, 0], [0, 1]]]),
-    chances=jnp.array([[[0.7, 0.3], [0.6, 0.4]], [[0.5, 0.5], [0.9, 0.1]]]),
-    rewards=jnp.array([[0.2, 1.0], [0.0, 0.5]]),
-    start=jnp.array([0.6, 0.4]),
+    successors=jax.device_put(np.array([[[0, 1], [1, 0]], [[1, 0], [0, 1]]], np.int32)),
+    chances=jax.device_put(np.array([[[0.7, 0.3], [0.6, 0.4]], [[0.5, 0.5], [0.9, 0.1]]], np.float32)),
+    rewards=jax.device_put(np.array([[0.2, 1.0], [0.0, 0.5]], np.float32)),
+    start=jax.device_put(np.array([0.6, 0.4], np.float32)),
     horizon=3,
     discount=0.8,
 )
 
 
-def random_theta(mdp: Tabular, seed: int = 0, scale: float = 1.0) -> jax.Array:
-    return scale * jax.random.normal(jax.random.key(seed), (mdp.states, mdp.actions))
+@functools.cache
+def mdp_of(name: str) -> Tabular:
+    return TINY if name == "tiny" else MDPS[name]()
+
+
+class Exact(NamedTuple):
+    """What is known of a policy without an episode."""
+
+    value: Any
+    gradient: Any
+    automatic: Any  # the gradient again, by automatic differentiation
+    occupancy: Any
+
+
+@functools.cache
+def compiled(name: str) -> Callable[[Any], Exact]:
+    mdp = mdp_of(name)
+
+    def all_of_it(theta: jax.Array) -> Exact:
+        value, automatic = jax.value_and_grad(lambda t: exact_return(mdp, t))(theta)
+        return Exact(value, exact_gradient(mdp, theta), automatic, occupancy(mdp, theta))
+
+    return jax.jit(all_of_it)
+
+
+def exactly(name: str, theta: Any) -> Exact:
+    return jax.tree.map(np.asarray, compiled(name)(np.asarray(theta, np.float32)))
+
+
+def random_theta(mdp: Tabular, seed: int = 0, scale: float = 1.0) -> np.ndarray:
+    drawn = np.random.default_rng(seed).normal(size=(mdp.states, mdp.actions))
+    return (scale * drawn).astype(np.float32)
 
 
 def forward_return(mdp: Tabular, theta: np.ndarray) -> float:
@@ -57,39 +89,35 @@ def forward_return(mdp: Tabular, theta: np.ndarray) -> float:
 
 @pytest.mark.parametrize("name", MDPS)
 def test_the_lab_has_mdps_of_the_promised_sizes(name: str):
-    mdp = MDPS[name]()
+    mdp = mdp_of(name)
     assert 10 <= mdp.states <= 100
     assert 10 <= mdp.horizon <= 30
-    np.testing.assert_allclose(mdp.chances.sum(axis=-1), 1.0, rtol=1e-6)
-    np.testing.assert_allclose(mdp.start.sum(), 1.0, rtol=1e-6)
-    assert 0 <= mdp.rewards.min() <= mdp.rewards.max() <= 1
-    assert 0 <= mdp.successors.min() <= mdp.successors.max() < mdp.states
+    successors, chances, rewards, start = map(np.asarray, mdp[:4])
+    np.testing.assert_allclose(chances.sum(axis=-1), 1.0, rtol=1e-6)
+    np.testing.assert_allclose(start.sum(), 1.0, rtol=1e-6)
+    assert 0 <= rewards.min() <= rewards.max() <= 1
+    assert 0 <= successors.min() <= successors.max() < mdp.states
 
 
 @pytest.mark.parametrize("name", MDPS)
 def test_the_gradient_is_that_of_finite_differences(name: str):
-    mdp = MDPS[name]()
+    mdp = mdp_of(name)
     theta = np.asarray(random_theta(mdp), float)
-    assert float(exact_return(mdp, jnp.asarray(theta, jnp.float32))) == pytest.approx(
-        forward_return(mdp, theta), rel=1e-5
-    )
-    gradient = np.asarray(exact_gradient(mdp, jnp.asarray(theta, jnp.float32)))
+    exact = exactly(name, theta)
+    assert float(exact.value) == pytest.approx(forward_return(mdp, theta), rel=1e-5)
     random = np.random.default_rng(1)
     for _ in range(10):
         s, a = random.integers(mdp.states), random.integers(mdp.actions)
         nudge = np.zeros_like(theta)
         nudge[s, a] = 1e-5
         slope = (forward_return(mdp, theta + nudge) - forward_return(mdp, theta - nudge)) / 2e-5
-        assert gradient[s, a] == pytest.approx(slope, rel=1e-3, abs=1e-6)
+        assert exact.gradient[s, a] == pytest.approx(slope, rel=1e-3, abs=1e-6)
 
 
 @pytest.mark.parametrize("name", MDPS)
 def test_the_gradient_is_that_of_automatic_differentiation(name: str):
-    mdp = MDPS[name]()
-    theta = random_theta(mdp, 2)
-    np.testing.assert_allclose(
-        exact_gradient(mdp, theta), jax.grad(lambda t: exact_return(mdp, t))(theta), rtol=1e-3, atol=1e-6
-    )
+    exact = exactly(name, random_theta(mdp_of(name), 2))
+    np.testing.assert_allclose(exact.gradient, exact.automatic, rtol=1e-3, atol=1e-6)
 
 
 def test_return_and_gradient_are_those_of_all_trajectories():
@@ -97,103 +125,111 @@ def test_return_and_gradient_are_those_of_all_trajectories():
     policy = np.exp(theta) / np.exp(theta).sum(axis=1, keepdims=True)
     expected, gradient = 0.0, np.zeros_like(theta)
     matrix = np.zeros((2, 2, 2))
+    successors, chances, rewards, start = map(np.asarray, TINY[:4])
     for s, a, j in itertools.product(range(2), repeat=3):
-        matrix[s, a, int(TINY.successors[s, a, j])] += float(TINY.chances[s, a, j])
+        matrix[s, a, successors[s, a, j]] += chances[s, a, j]
     for path in itertools.product(range(2), repeat=2 * TINY.horizon):
         states, actions = path[::2], path[1::2]
-        chance, score, got = float(TINY.start[states[0]]), np.zeros_like(theta), 0.0
+        chance, score, got = float(start[states[0]]), np.zeros_like(theta), 0.0
         for h, (s, a) in enumerate(zip(states, actions, strict=True)):
             chance *= policy[s, a] * (matrix[s, a, states[h + 1]] if h + 1 < TINY.horizon else 1.0)
             score[s] -= policy[s]
             score[s, a] += 1
-            got += TINY.discount**h * float(TINY.rewards[s, a])
+            got += TINY.discount**h * float(rewards[s, a])
         expected += chance * got
         gradient += chance * got * score
-    at = jnp.asarray(theta, jnp.float32)
-    assert float(exact_return(TINY, at)) == pytest.approx(expected, rel=1e-5)
-    np.testing.assert_allclose(exact_gradient(TINY, at), gradient, rtol=1e-4, atol=1e-6)
+    exact = exactly("tiny", theta)
+    assert float(exact.value) == pytest.approx(expected, rel=1e-5)
+    np.testing.assert_allclose(exact.gradient, gradient, rtol=1e-4, atol=1e-6)
 
 
 def test_the_best_return_is_not_reached_but_approached():
-    mdp = MDPS["chain"]()
-    theta = ascent(mdp, 4.0, 400)[-1]
-    assert exact_return(mdp, jnp.zeros_like(theta)) < exact_return(mdp, theta) < best_return(mdp)
-    assert exact_return(mdp, theta) > 0.99 * best_return(mdp)
+    mdp = mdp_of("chain")
+    climbed, best = jax.jit(lambda: (ascent(mdp, 4.0, 400), best_return(mdp)))()
+    first, last = (exactly("chain", np.asarray(climbed)[i]).value for i in (0, -1))
+    assert first < last < float(best)
+    assert last > 0.99 * float(best)
 
 
 def test_the_curvature_bounds_how_the_gradient_turns():
     theta = random_theta(TINY, 4)
     step = 1e-2 * random_theta(TINY, 5)
-    gradient = jax.jit(lambda t: exact_gradient(TINY, t))
-    turned = jnp.linalg.norm(gradient(theta + step) - gradient(theta - step))
-    assert 0 < turned <= 2 * jnp.linalg.norm(step) * jax.jit(lambda t: curvature(TINY, t))(theta) * 1.01
+    turned = np.linalg.norm(exactly("tiny", theta + step).gradient - exactly("tiny", theta - step).gradient)
+    bound = float(jax.jit(lambda t: curvature(TINY, t))(theta))
+    assert 0 < turned <= 2 * np.linalg.norm(step) * bound * 1.01
 
 
 @pytest.mark.parametrize("name", MDPS)
 def test_simulated_episodes_visit_states_and_earn_as_often_as_they_should(name: str):
-    mdp, episodes = MDPS[name](), 20_000
+    mdp, episodes = mdp_of(name), 20_000
     theta = random_theta(mdp, 6)
     seen = jax.jit(lambda key: simulate(mdp, theta, key, episodes))(jax.random.key(7))
-    shares = np.stack([np.bincount(row, minlength=mdp.states) for row in np.asarray(seen.observations[0])]) / episodes
-    np.testing.assert_allclose(shares, occupancy(mdp, theta), atol=5 * 0.5 / np.sqrt(episodes))
+    shares = np.stack([np.bincount(row, minlength=mdp.states) for row in np.asarray(seen.observations)[0]]) / episodes
+    exact = exactly(name, theta)
+    np.testing.assert_allclose(shares, exact.occupancy, atol=5 * 0.5 / np.sqrt(episodes))
     powers = mdp.discount ** np.arange(mdp.horizon)[:, None]
     returns = (powers * np.asarray(seen.rewards)).sum(axis=0)
-    assert abs(returns.mean() - exact_return(mdp, theta)) < 4 * returns.std() / np.sqrt(episodes)
+    assert abs(returns.mean() - exact.value) < 4 * returns.std() / np.sqrt(episodes)
 
 
 def test_a_byzantine_episode_acts_as_the_attack_says():
-    mdp = MDPS["grid"]()
-    theta = 20 * jax.nn.one_hot(jnp.zeros(mdp.states, int), mdp.actions)  # always action 0
-    lanes = jnp.arange(4000) >= 2000
+    mdp = mdp_of("grid")
+    theta = 20 * np.eye(mdp.actions, dtype=np.float32)[np.zeros(mdp.states, int)]  # always action 0
+    lanes = np.arange(4000) >= 2000
     seen = jax.jit(lambda key: simulate(mdp, theta, key, 4000, lambda action, random: random, lanes))(jax.random.key(0))
-    assert bool(jnp.all(seen.actions[:, :2000] == 0))
-    shares = np.bincount(np.asarray(seen.actions[:, 2000:]).ravel(), minlength=4) / (2000 * mdp.horizon)
+    actions = np.asarray(seen.actions)
+    assert not actions[:, :2000].any()
+    shares = np.bincount(actions[:, 2000:].ravel(), minlength=4) / (2000 * mdp.horizon)
     np.testing.assert_allclose(shares, 0.25, atol=0.01)
 
 
 def test_an_episode_that_is_not_wanted_is_empty():
-    wanted = jnp.array([True, False, True])
-    seen = simulate(TINY, random_theta(TINY), jax.random.key(1), 3, wanted=wanted)
-    assert seen.lengths.tolist() == [TINY.horizon, 0, TINY.horizon]
-    assert not np.any(seen.rewards[:, 1])
-    np.testing.assert_array_equal(
-        seen.rewards[:, ::2], simulate(TINY, random_theta(TINY), jax.random.key(1), 3).rewards[:, ::2]
-    )
+    theta, wanted = random_theta(TINY), np.array([True, False, True])
+
+    @jax.jit
+    def both(key: jax.Array) -> tuple[Trajectories, Trajectories]:
+        return simulate(TINY, theta, key, 3, wanted=wanted), simulate(TINY, theta, key, 3)
+
+    some, everyone = jax.tree.map(np.asarray, both(jax.random.key(1)))
+    assert some.lengths.tolist() == [TINY.horizon, 0, TINY.horizon]
+    assert not some.rewards[:, 1].any()
+    np.testing.assert_array_equal(some.rewards[:, ::2], everyone.rewards[:, ::2])
 
 
 @pytest.mark.parametrize("xp", [jnp, np])
 def test_a_table_acts_as_likely_as_it_says(xp: Any):
     policy = table_policy(3, 4)
-    params = policy.unravel(policy.init(jax.random.key(2)) * 3)
-    table = np.asarray(params["table"])
+    table = 3 * np.asarray(jax.jit(policy.init)(jax.random.key(2))).reshape(3, 4)
     chances = np.exp(table) / np.exp(table).sum(axis=1, keepdims=True)
     pairs = np.divmod(np.arange(12), 4)
-    np.testing.assert_allclose(np.exp(policy.log_prob(params, pairs[0][None], pairs[1])), chances.ravel(), rtol=1e-5)
-    noise, states = (np.arange(1000) + 0.5) / 1000, np.arange(3)
-    seen = xp.asarray(np.repeat(states, 1000)[None])
-    drawn = policy.sample({"table": xp.asarray(table)}, seen, xp.asarray(np.tile(noise, 3)[None], xp.float32), xp)
-    shares = [np.bincount(np.asarray(row), minlength=4) / 1000 for row in drawn.reshape(3, 1000)]
+    log_p = jax.jit(policy.log_prob)({"table": table}, pairs[0][None], pairs[1])
+    np.testing.assert_allclose(np.exp(log_p), chances.ravel(), rtol=1e-5)
+    sample, mode = (functools.partial(f, xp=xp) for f in (policy.sample, policy.mode))
+    if xp is jnp:
+        sample, mode = jax.jit(sample), jax.jit(mode)
+    noise, states = ((np.arange(1000) + 0.5) / 1000).astype(np.float32), np.arange(3)
+    drawn = np.asarray(sample({"table": table}, np.repeat(states, 1000)[None], np.tile(noise, 3)[None]))
+    shares = [np.bincount(row, minlength=4) / 1000 for row in drawn.reshape(3, 1000)]
     np.testing.assert_allclose(shares, chances, atol=2e-3)
-    likeliest = policy.mode({"table": xp.asarray(table)}, xp.asarray(states[None]), xp)
-    assert np.asarray(likeliest).tolist() == chances.argmax(axis=1).tolist()
-    np.testing.assert_array_equal(np.bincount(np.asarray(policy.random(jnp.asarray(noise[None])))), 250)
+    assert np.asarray(mode({"table": table}, states[None])).tolist() == chances.argmax(axis=1).tolist()
+    np.testing.assert_array_equal(np.bincount(np.asarray(jax.jit(policy.random)(noise[None]))), 250)
 
 
-def counted_scores(theta: jax.Array, seen: Trajectories, weights: jax.Array) -> np.ndarray:
+def counted_scores(theta: np.ndarray, seen: Trajectories, weights: jax.Array) -> np.ndarray:
     """sum_t w_t grad log pi(a_t | s_t) of a table as n(s, a) - pi(a | s) n(s), n the weights of all visits.  [D]"""
     counts = np.zeros(theta.shape)
-    np.add.at(counts, (np.asarray(seen.observations[0]), np.asarray(seen.actions)), np.asarray(weights))
+    np.add.at(counts, (np.asarray(seen.observations)[0], np.asarray(seen.actions)), np.asarray(weights))
     odds = np.exp(np.asarray(theta, float))
     return (counts - odds / odds.sum(axis=1, keepdims=True) * counts.sum(axis=1, keepdims=True)).ravel()
 
 
 @pytest.mark.parametrize("kind", ["gpomdp", "reinforce"])
 def test_a_tables_gradient_and_correction_are_counts(kind: str):
-    mdp = MDPS["grid"]()
+    mdp = mdp_of("grid")
     lab = make_lab(mdp, estimator=kind)
     theta_0, theta = random_theta(mdp, 8), random_theta(mdp, 9, 0.8)
     now, then = {"table": theta}, {"table": theta_0}
-    wanted = jnp.arange(8) < 6
+    wanted = np.arange(8) < 6
 
     def of_the_package(key: jax.Array) -> Any:
         seen = simulate(mdp, theta, key, 8, wanted=wanted)
@@ -225,7 +261,7 @@ def test_gradients_of_parts_are_those_of_the_parts_one_by_one():
         return gradients_of(lab, theta, mine, 3), each
 
     together, each = jax.jit(parts)(jax.random.key(12))
-    np.testing.assert_allclose(together, jnp.stack(each), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(together, np.stack(each), rtol=1e-5, atol=1e-6)
 
 
 def within(draws: np.ndarray, expected: np.ndarray, errors: float = 4.5) -> bool:
@@ -237,7 +273,7 @@ def within(draws: np.ndarray, expected: np.ndarray, errors: float = 4.5) -> bool
 def test_agents_gradients_have_no_bias_however_they_are_cut():
     lab = make_lab(TINY, agents=2)
     theta = random_theta(TINY, 13)
-    truth = np.asarray(exact_gradient(TINY, theta)).ravel()
+    truth = exactly("tiny", theta).gradient.ravel()
     keys = jax.random.split(jax.random.key(14), 20_000)
     compiled = jax.jit(lambda keys, batch: jax.vmap(lambda k: agent_gradients(lab, theta, k, batch, 4))(keys))
     spreads = {}
@@ -255,7 +291,7 @@ def test_the_correction_is_the_difference_of_gradients_in_the_mean_and_zero_at_t
     lab = make_lab(TINY)
     theta_0, theta = random_theta(TINY, 15), random_theta(TINY, 15) + 0.3 * random_theta(TINY, 16)
     keys = jax.random.split(jax.random.key(17), 40_000)
-    moved = jax.jit(lambda keys, theta: jax.vmap(lambda k: correction(lab, theta, theta_0, k, 2, 2))(keys))
-    drawn = np.asarray(moved(keys, theta))
-    assert within(drawn, np.asarray(exact_gradient(TINY, theta) - exact_gradient(TINY, theta_0)))
-    np.testing.assert_array_equal(moved(keys, theta_0), 0.0)
+    moved = jax.jit(lambda keys, theta, old: jax.vmap(lambda k: correction(lab, theta, old, k, 2, 2))(keys))
+    drawn = np.asarray(moved(keys, theta, theta_0))
+    assert within(drawn, exactly("tiny", theta).gradient - exactly("tiny", theta_0).gradient)
+    np.testing.assert_array_equal(moved(keys, theta_0, theta_0), 0.0)
