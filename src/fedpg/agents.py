@@ -223,7 +223,7 @@ def answer(
         there = np.arange(size) < count - first
         numbers, lying = np.where(there, agents[mine], -1), attacking[mine] & there
         cohort = LocalCohort(problem, broadcast, numbers, lying, cancel, width)
-        remembered = jax.tree.map(lambda x: x[mine], memory["agents"])
+        remembered = jax.tree.map(lambda x: np.asarray(x)[mine], memory["agents"])  # without a program of its own
         message, after = problem.algorithm.agent.answer(cohort, _for(broadcast, mine), remembered)
         return message, after, cohort.returns, cohort.steps
 
@@ -267,7 +267,7 @@ def warm_up(
 
 def _for(broadcast: Broadcast, agents: np.ndarray) -> Broadcast:
     """With the rows of these agents, where a vector has one for each."""
-    rows = {name: v[agents] if v.ndim == 2 else v for name, v in broadcast.vectors.items()}
+    rows: dict[str, Any] = {name: np.asarray(v)[agents] if v.ndim == 2 else v for name, v in broadcast.vectors.items()}
     return broadcast._replace(vectors=rows)
 
 

@@ -53,16 +53,23 @@ class Policy:
 
     def unravel(self, theta: Array) -> Params:
         """The named tensors of a flat vector."""
-        known = isinstance(theta, jax.Array) and not isinstance(theta, jax.core.Tracer)
+        known = _is_known(theta)
         if known:  # NumPy has nothing to compile; JAX would compile a program for every tensor
             theta = np.asarray(theta)  # type: ignore[assignment]
         pairs = zip(self.shapes.items(), self.tensors, strict=True)
         parts = {name: theta[part].reshape(shape) for (name, shape), part in pairs}
-        return {name: jnp.asarray(part) for name, part in parts.items()} if known else parts
+        return jax.device_put(parts) if known else parts
 
     def ravel(self, params: Params) -> Array:
         """The flat vector of the named tensors."""
+        if all(map(_is_known, params.values())):
+            return jax.device_put(np.concatenate([np.asarray(params[name]).ravel() for name in self.shapes]))
         return jnp.concatenate([params[name].ravel() for name in self.shapes])
+
+
+def _is_known(array: Any) -> bool:
+    """An array with numbers in it, of JAX; not one that stands for numbers while a program is compiled."""
+    return isinstance(array, jax.Array) and not isinstance(array, jax.core.Tracer)
 
 
 def categorical(
