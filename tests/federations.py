@@ -1,9 +1,6 @@
 """Real federations on loopback for the tests: a server process, sites as processes or as threads of the test."""
 
 import json
-import os
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -19,6 +16,7 @@ from fedpg.flower.warm import Address, run_site
 from fedpg.serving.demo import free_port
 from fedpg.sites.certificates import read_site_key
 from fedpg.sites.folder import Federation, create, read_site
+from processes import Process
 from tiny import TINY
 
 HONEST: dict[str, Any] = TINY | {"byzantine": 0, "attack": "random-noise", "batch": (4, 4)}
@@ -98,40 +96,6 @@ def until(true: Callable[[], Any], what: str, seconds: float = 300.0) -> Any:
     raise AssertionError(f"waited {seconds} s in vain: {what}")
 
 
-class Process:
-    """`fedpg ...` in a process of its own."""
-
-    def __init__(self, log: Path, *words: str, **options: Any) -> None:
-        self.log = log
-        root = Path(__file__).parent
-        with open(log, "ab") as file:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "fedpg.cli", *words],
-                stdout=file,
-                stderr=subprocess.STDOUT,
-                env=os.environ | {"PYTHONPATH": os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")])},
-                **options,
-            )
-
-    def signal(self, number: int) -> None:
-        os.kill(self.process.pid, number)
-
-    def wait(self, seconds: float = 300.0) -> int:
-        return self.process.wait(timeout=seconds)
-
-    @property
-    def said(self) -> str:
-        return self.log.read_text()
-
-    def __enter__(self) -> "Process":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.wait()
-
-
 class Server(Process):
     """`fedpg serve`."""
 
@@ -156,7 +120,7 @@ class Server(Process):
         """Wait for so many rounds."""
 
         def enough() -> Any:
-            assert self.process.poll() is None or len(self.rounds()) >= rounds, self.said[-2000:]
+            assert not self.ended or len(self.rounds()) >= rounds, self.said[-2000:]
             return len(self.rounds()) >= rounds and self.rounds()
 
         return until(enough, f"{rounds} rounds; there are {len(self.rounds())}; {self.said[-500:]}")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dashboards import SITE_LINE, Client, serving
-from federations import Process, until
+from federations import until
 from fedpg.cli import main
 from fedpg.dashboard import web
 from fedpg.dashboard.beside import Beside
@@ -20,6 +20,7 @@ from fedpg.dashboard.web import choose_token, is_loopback, listen
 from fedpg.errors import ConfigError
 from fedpg.sites.journal import Journal
 from fedpg.sites.ledger import Ledger
+from processes import Process
 
 
 def test_a_token_lets_in_by_address_once_by_cookie_and_by_header(tiny_run: Path):

@@ -11,10 +11,11 @@ import pytest
 
 from browser import Chromium, find_chromium
 from dashboards import EVIL, SITE_LINE, serving
-from federations import Gate, Process, Server, Sites, federation, until
+from federations import Gate, Server, Sites, federation, until
 from fedpg import Config
 from fedpg.federation.site import Responder
 from fedpg.serving.demo import free_port
+from processes import Process
 
 pytestmark = [
     pytest.mark.browser,

@@ -170,7 +170,7 @@ def use_task(new: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """The task of CONTRIBUTING, by its name, trained for some rounds; with another parameter it is another task."""
     (task,) = [value for value in new.values() if isinstance(value, Environment)]
     monkeypatch.setitem(registry.TASKS, task.id, compiled_task(task))
-    small = TINY | {"trajectories": 15}
+    small = TINY | {"trajectories": 15, "batch": (4, 4)}
     run = fedpg.train(task.id, **small)
     assert run.finished
     assert run.config.preset == "released"

@@ -34,9 +34,10 @@ def near(limit: float = 1.0) -> Aggregator:
 
 
 def judge(rule: Aggregator, lengths: list[float], valid: list[bool] | None = None) -> tuple[Verdict, Array]:
-    vectors = jnp.asarray(lengths, jnp.float32)[:, None] * jnp.ones((1, 1))
-    sent = Sent(vectors, jnp.asarray(valid or [True] * len(lengths)), 1)
-    return jax.jit(rule.update)(jnp.full(1, 7.0), sent, Own())
+    vectors = np.asarray(lengths, np.float32)[:, None]
+    sent = Sent(vectors, np.asarray(valid or [True] * len(lengths)), 1)  # type: ignore[arg-type]
+    verdict, memory = jax.jit(rule.update)(np.full(1, 7.0, np.float32), sent, Own())
+    return jax.tree.map(np.asarray, verdict), memory
 
 
 def test_as_many_may_be_turned_away_as_alpha_allows():
@@ -122,11 +123,16 @@ def test_the_reason_names_the_setting_that_decides_what_happens_instead():
 # What a server of real sites can know
 
 
-def verdict_of(distances: list[float], threshold: float, accepted: list[bool]) -> Verdict:
+@jax.jit
+def decided(distances: Array, threshold: Array, accepted: Array) -> Verdict:
+    """What a rule decides that finds these distances."""
     sent = Sent(jnp.zeros((len(distances), 1)), jnp.ones(len(distances), bool), 1)
-    return decide(
-        sent, jnp.zeros(1), jnp.asarray(accepted), threshold=threshold, distances=jnp.asarray(distances, jnp.float32)
-    )
+    return decide(sent, jnp.zeros(1), accepted, threshold=threshold, distances=distances)
+
+
+def verdict_of(distances: list[float], threshold: float, accepted: list[bool]) -> Verdict:
+    verdict = decided(np.asarray(distances, np.float32), np.float32(threshold), np.asarray(accepted))
+    return jax.tree.map(np.asarray, verdict)
 
 
 def test_how_far_out_a_site_is_is_in_thresholds_or_in_median_distances():

@@ -5,7 +5,6 @@ import fcntl
 import os
 import pty
 import re
-import resource
 import signal
 import struct
 import subprocess
@@ -20,7 +19,6 @@ from federations import (
     AT_WORK,
     HOLD,
     Gate,
-    Process,
     Server,
     Sites,
     federation,
@@ -33,6 +31,7 @@ from fedpg import Config
 from fedpg.federation.site import Responder
 from fedpg.serving.demo import SiteProcess
 from fedpg.sites.folder import Federation
+from processes import Process, small_files
 
 pytestmark = pytest.mark.network
 
@@ -50,7 +49,7 @@ class HeldSite(Process):
         (self.folder / HOLD).unlink(missing_ok=True)
         (self.folder / AT_WORK).unlink(missing_ok=True)
         words = ("join", str(self.folder), "--task", "federations:held_cartpole")
-        super().__init__(self.folder / "join.log", *words, cwd=self.folder)
+        super().__init__(self.folder / "join.log", *words, folder=self.folder)
 
     def hold(self, after: int) -> None:
         """From its reply to this round on, which is under way, it does not come to an end with another."""
@@ -142,13 +141,10 @@ def test_a_full_disk_ends_the_server_with_a_reason_and_nothing_is_lost(
     made = federation(tmp_path / "f", agents=4, trajectories=30)
     gate = Gate(responders(made.config))
 
-    def limit() -> None:  # no file may grow beyond this
-        resource.setrlimit(resource.RLIMIT_FSIZE, (8_000, resource.RLIM_INFINITY))
-
     with Sites(made) as sites:
         for name in made.sites:
             sites.start(name, gate)
-        with Server(made, preexec_fn=limit) as server:
+        with Server(made, first=small_files) as server:
             gate.let(10**6)
             assert server.wait() == 2
             assert "cannot write" in server.said

@@ -30,7 +30,7 @@ from flwr.supercore.protobuf.constants import PROTOBUF_MEDIA_TYPE
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from google.protobuf.message import DecodeError
 
-from federations import SECRET, SHARED, LostRecord, Process, Server, Sites, federation
+from federations import SECRET, SHARED, LostRecord, Server, Sites, federation
 from fedpg import Config
 from fedpg.assembly import make_problem
 from fedpg.errors import ConfigError
@@ -44,6 +44,7 @@ from fedpg.problem import make_broadcast
 from fedpg.serving.join import join
 from fedpg.sites.folder import Federation, read_site
 from fedpg.sites.ledger import NOTES, Ledger
+from processes import Process
 
 pytestmark = pytest.mark.network
 

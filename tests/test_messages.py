@@ -335,7 +335,7 @@ def remembering(problem: Problem) -> Problem:
         return {"gradient": total["sum"] / total["count"][:, None]}, total
 
     def init(agents: int, size: int) -> Memory:
-        return {"sum": jnp.zeros((agents, size)), "count": jnp.zeros(agents)}
+        return {"sum": np.zeros((agents, size), np.float32), "count": np.zeros(agents, np.float32)}
 
     return problem._replace(algorithm=problem.algorithm._replace(agent=Agent(answer, init)))
 
@@ -344,7 +344,7 @@ def remembering(problem: Problem) -> Problem:
 def test_a_site_remembers_as_the_agent_of_a_simulation_does_and_a_round_asked_for_again_counts_once(
     tiny: Callable[..., Problem],
 ):
-    problem = remembering(tiny(byzantine=0, attack="random-noise"))
+    problem = remembering(tiny(byzantine=0, attack="random-noise", batch=(4, 4)))
     sites, near, server = InThisProcess(problem), Local(problem), Server(problem)
     here = there = first_state(problem, 3)
     for _ in range(3):

@@ -123,7 +123,7 @@ def test_a_run_is_read_back_from_its_folder(runs: list[Run]):
 
 @pytest.mark.slow
 def test_a_task_without_a_name_is_given_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture):
-    small = SETTINGS | {"horizon": 10, "test_horizon": 10, "byzantine": 0}
+    small = SETTINGS | {"horizon": 10, "test_horizon": 10, "byzantine": 0, "batch": (4, 4)}
     del small["attack"]
     run = fedpg.train(REACH, algorithm="gpomdp", optimizer="sgd", out=tmp_path / "run", **small)
     batch = np.array([[0.5], [-0.5]])

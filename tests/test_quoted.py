@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from documents import ROOT
-from fedpg.arena.games import read
-from fedpg.arena.matrix import Matrix, matrix_of
+from fedpg.arena.games import Cast, Game, Result, read
+from fedpg.arena.matrix import Standing, matrix_of
 from fedpg.arena.players import NOBODY
 from fedpg.arena.show import percent
 from fedpg.experiments.catalogue import EXPERIMENTS
@@ -105,12 +105,22 @@ def test_the_table_of_natural_steps_is_of_stored_runs():
     assert len(rows) >= 9
 
 
-def arena(name: str, defences: set[str], seeds: int) -> Matrix:
-    """The stored matrix of these defences with so many seeds."""
+@functools.cache
+def games_of(name: str) -> tuple[dict[Game, Result], list[Cast]]:
+    """The stored games of an arena, and who met whom."""
     (path,) = (RESULTS / "arena").glob(name)
     _, found, casts = read(path)
-    cast = next(c for c in reversed(casts) if set(c.defences) >= defences and len(c.seeds) == seeds)
-    return matrix_of({result.game: result for result in found}, *cast)
+    return {result.game: result for result in found}, casts
+
+
+def cast_of(name: str, defence: str, seeds: int) -> Cast:
+    """The last one in which a defence has so many seeds."""
+    return next(c for c in reversed(games_of(name)[1]) if defence in c.defences and len(c.seeds) == seeds)
+
+
+@functools.cache
+def standings_of(name: str, cast: Cast) -> dict[str, Standing]:
+    return {standing.defence: standing for standing in matrix_of(games_of(name)[0], *cast).standings()}
 
 
 ARENAS = {
@@ -124,14 +134,15 @@ def test_the_standings_of_the_arena_are_of_stored_games(heading: str):
     name, words = ARENAS[heading]
     for defence, worst, by, _, _, honest, seeds in table_after("docs/arena.md", heading, words)[1:]:
         rule = defence.split()[0]
-        standing = next(s for s in arena(name, {rule}, int(seeds)).standings() if s.defence == rule)
+        standing = standings_of(name, cast_of(name, rule, int(seeds)))[rule]
         assert (worst, by, honest) == (percent(standing.worst), standing.by, percent(standing.honest)), defence
 
 
 def test_the_attacks_on_dear_tasks_are_of_stored_games():
     heading, words = "What it found with natural steps", "On LunarLander and HalfCheetah"
     head, *rows = table_after("docs/arena.md", heading, words)
-    matrices = [arena(f"{task}*.json", {"compass"}, 2) for task in head[1:]]
+    names = [f"{task}*.json" for task in head[1:]]
+    matrices = [matrix_of(games_of(name)[0], *cast_of(name, "compass", 2)) for name in names]
     assert len(rows) == 1 + 6 + 3
     for name, *cells in rows:
         attack = NOBODY if name == "no liars" else name

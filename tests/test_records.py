@@ -142,7 +142,7 @@ def test_steps_and_bytes_add_up_without_those_of_evaluations():
 
 @pytest.mark.slow
 def test_the_bytes_of_a_round_are_those_of_its_vectors_both_ways(tiny: Callable[..., Problem]):
-    problem = tiny(agents=5, byzantine=0, attack="random-noise")
+    problem = tiny(agents=5, byzantine=0, attack="random-noise", batch=(4, 4))
     (run,) = train_seeds(problem, [0])
     row = list(run.records.rows())[1]
     assert row["bytes"] == 2 * 5 * 4 * problem.policy.size

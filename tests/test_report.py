@@ -1,6 +1,7 @@
 """The figures, and the page made of stored runs."""
 
 import dataclasses
+import functools
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -35,13 +36,18 @@ from stored import stored_run
 
 def stock(seeds: int = 2) -> dict[store.Key, Stored]:
     """Made-up runs of all curves of figure 1 on CartPole."""
+    return {run.key: run for run in made_up(seeds)}
+
+
+@functools.cache
+def made_up(seeds: int) -> list[Stored]:
+    """None of them is to be changed."""
     chosen = [EXPERIMENTS["figure1"].on(["CartPole-v1"])]
-    runs = [
+    return [
         stored_run(c, s, returns=np.linspace(9, 300 + 50 * s, 6), length=5000.0)
         for c in configs_of(chosen)
         for s in range(seeds)
     ]
-    return {run.key: run for run in runs}
 
 
 def test_a_panel_draws_the_runs_of_its_settings_and_no_others():
@@ -57,8 +63,9 @@ def test_a_panel_draws_the_runs_of_its_settings_and_no_others():
 
 def test_the_same_runs_give_the_same_picture_to_the_byte():
     panel = EXPERIMENTS["figure1"].panels[0]
-    assert panel_image(panel, stock()) == panel_image(panel, stock())
-    assert panel_image(panel, stock()) != panel_image(panel, stock(3))
+    first = panel_image(panel, stock())
+    assert first == panel_image(panel, stock())
+    assert first != panel_image(panel, stock(3))
 
 
 def test_the_tables_have_the_numbers_of_the_runs():

@@ -2,6 +2,7 @@
 
 import ast
 import dataclasses
+import functools
 import gzip
 import json
 from collections.abc import Callable
@@ -210,6 +211,7 @@ CONFIGS = {
 }
 
 
+@functools.cache
 def imported(name: str) -> set[str]:
     """The files of the package that one of them imports."""
 
@@ -314,15 +316,18 @@ def test_a_change_makes_the_runs_old_that_depend_on_it_and_no_others(tmp_path: P
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text((BASE / name).read_text())
     monkeypatch.setattr(fingerprints, "BASE", tmp_path)
+    monkeypatch.setattr(fingerprints, "meaning", functools.cache(meaning))  # of a text, which most files keep
+
+    def codes() -> list[str]:
+        fingerprints._digest.cache_clear()
+        return [fingerprint(config) for config in (cart, lander)]
 
     def old_after(name: str, more: str) -> list[bool]:
         """Whether a change in one file gives the two runs another fingerprint."""
-        fingerprints._digest.cache_clear()
-        before = [fingerprint(config) for config in (cart, lander)]
+        before = codes()
         with open(tmp_path / name, "a") as file:
             file.write(more)
-        fingerprints._digest.cache_clear()
-        return [fingerprint(config) != code for config, code in zip((cart, lander), before, strict=True)]
+        return [now != then for now, then in zip(codes(), before, strict=True)]
 
     try:
         assert old_after("server.py", "# a comment\n") == [False, False]
