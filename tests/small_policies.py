@@ -1,6 +1,6 @@
 """Small policies of every kind, and observations for them."""
 
-import jax
+import numpy as np
 
 from fedpg.policies.mlp import categorical_mlp, gaussian_mlp
 
@@ -10,4 +10,4 @@ POLICIES = {
     "gaussian, paper": gaussian_mlp(3, (4,), (-1.0, -1.0), (1.0, 1.0), "tanh", "paper"),
     "gaussian, released": gaussian_mlp(3, (4,), (-1.0, -1.0), (1.0, 1.0), "tanh", "released"),
 }
-OBSERVATIONS = jax.random.normal(jax.random.key(5), (3, 40))
+OBSERVATIONS = np.random.default_rng(5).normal(size=(3, 40)).astype(np.float32)

@@ -49,6 +49,10 @@ EXCEPTIONS = {
 """(aggregator, promise) -> why it does not make that promise; that it does not is checked as well."""
 
 
+WITH_SIGMA = [name for name, make in AGGREGATORS.items() if "sigma" in inspect.signature(make).parameters]
+"""Those that are told the spread; the others are the same object in any units, and compiled once."""
+
+
 class Member(NamedTuple):
     """A registered aggregator with settings, of which sigma may be in other units."""
 
@@ -57,7 +61,7 @@ class Member(NamedTuple):
 
     def made(self, scale: float = 1.0) -> Aggregator:
         options = (f"c={4 * scale}",) if self.name.startswith("clipping") else ()  # about as long as an honest one
-        sigma = "auto" if self.auto else scale * SIGMA
+        sigma = "auto" if self.auto else scale * SIGMA if self.name in WITH_SIGMA else SIGMA
         return make_aggregator(self.name, options, alpha=ALPHA, sigma=sigma, delta=0.6)
 
 
@@ -70,9 +74,9 @@ COMPOSED = ("nnm+krum", "nnm+fltrust", "arc+nnm+trimmed-mean", "arc+caf", "bucke
 
 def _members() -> dict[str, Member]:
     found = {}
-    for name, make in AGGREGATORS.items():
+    for name in AGGREGATORS:
         found[name] = Member(name, auto=False)
-        if "sigma" in inspect.signature(make).parameters:
+        if name in WITH_SIGMA:
             found[f"{name} with sigma = auto"] = Member(name, auto=True)
     return found | {name: Member(name, auto=False) for name in COMPOSED}
 
@@ -99,9 +103,15 @@ def update(aggregator: Aggregator, memory: Any, sent: Sent, own: Own) -> tuple[V
     return aggregator.update(memory, sent, own)
 
 
+@functools.cache
+def first(aggregator: Aggregator, agents: int = AGENTS, size: int = SIZE) -> Any:
+    """What it remembers before the first round."""
+    return jax.tree.map(np.asarray, aggregator.init(agents, size))
+
+
 def judge(aggregator: Aggregator, sent: Sent, own: Own) -> Verdict:
     """The verdict in the first round, which must be a consistent one."""
-    verdict = consistent(update(aggregator, aggregator.init(*sent.vectors.shape), sent, own)[0], sent)
+    verdict = consistent(update(aggregator, first(aggregator, *sent.vectors.shape), sent, own)[0], sent)
     alone = aggregator.update.__qualname__.startswith("server.")  # an aggregate, though nobody is accepted
     assert verdict.accepted.any() or RULES[verdict.rule] == "nobody" or alone
     return verdict
@@ -134,7 +144,7 @@ def honest(seed: int, agents: int = AGENTS) -> tuple[Sent, np.ndarray]:
     rng = np.random.default_rng(seed)
     truth = rng.normal(size=SIZE)
     vectors = truth + SPREAD * rng.normal(size=(agents, SIZE))
-    return Sent(jnp.asarray(vectors, jnp.float32), jnp.ones(agents, bool), BATCH), truth
+    return Sent(vectors.astype(np.float32), np.ones(agents, bool), BATCH), truth
 
 
 def own_of(aggregator: Aggregator, seed: int, truth: np.ndarray, scale: float = 1.0) -> Own:
@@ -145,18 +155,19 @@ def own_of(aggregator: Aggregator, seed: int, truth: np.ndarray, scale: float = 
         "influences": SPREAD * BATCH**0.5 * rng.normal(size=(8, SIZE)),
         "scores": rng.normal(size=(64, SIZE)) / scale,
     }
-    return Own(**{name: jnp.asarray(scale * everything[name], jnp.float32) for name in aggregator.needs})
+    return Own(**{name: (scale * everything[name]).astype(np.float32) for name in aggregator.needs})
 
 
 def lying(sent: Sent, lie: Any, valid: bool = True) -> Sent:
     """The last ones send something else."""
-    liars = jnp.arange(AGENTS) >= AGENTS - LIARS
-    return sent._replace(vectors=jnp.where(liars[:, None], lie, sent.vectors), valid=sent.valid & (valid | ~liars))
+    liars = np.arange(AGENTS) >= AGENTS - LIARS
+    vectors = np.where(liars[:, None], np.asarray(lie, np.float32), sent.vectors)
+    return sent._replace(vectors=vectors, valid=sent.valid & (valid | ~liars))
 
 
 def assert_near_the_honest(verdict: Verdict, sent: Sent, count: int) -> None:
     """No further from their mean than twice the furthest of them."""
-    theirs = np.asarray(sent.vectors[:count])
+    theirs = sent.vectors[:count]
     reach = np.linalg.norm(theirs - theirs.mean(axis=0), axis=1).max()
     assert verdict.accepted[:count].any()
     assert np.linalg.norm(verdict.gradient - theirs.mean(axis=0)) <= 2 * reach
@@ -204,7 +215,7 @@ def test_what_is_not_valid_may_hold_anything(member: Member):
 @everyone("nobody")
 def test_if_nobody_is_valid_nobody_is_accepted(member: Member, garbage: float):
     sent, truth = honest(0)
-    nothing = sent._replace(vectors=jnp.full_like(sent.vectors, garbage), valid=jnp.zeros(AGENTS, bool))
+    nothing = sent._replace(vectors=np.full_like(sent.vectors, garbage), valid=np.zeros(AGENTS, bool))
     aggregator = member.made()
     verdict = judge(aggregator, nothing, own_of(aggregator, 0, truth))
     assert RULES[verdict.rule] == "nobody"
@@ -258,7 +269,7 @@ def test_the_aggregate_grows_with_the_vectors(member: Member, scale: float):
     sent = lying(sent, 5 * sent.vectors)
     ours, theirs = member.made(), member.made(scale)
     before = judge(ours, sent, own_of(ours, 0, truth))
-    after = judge(theirs, sent._replace(vectors=scale * sent.vectors), own_of(theirs, 0, truth, scale))
+    after = judge(theirs, sent._replace(vectors=np.float32(scale) * sent.vectors), own_of(theirs, 0, truth, scale))
     assert after.accepted.tolist() == before.accepted.tolist()
     np.testing.assert_allclose(after.gradient, scale * before.gradient, rtol=1e-4, atol=1e-4 * scale)
     unit = 1.0 if member.name in SHARES else scale
@@ -266,7 +277,7 @@ def test_the_aggregate_grows_with_the_vectors(member: Member, scale: float):
 
 
 def stacked(trees: list[Any]) -> Any:
-    return jax.tree.map(lambda *x: jnp.stack([jnp.asarray(each) for each in x]), *trees)
+    return jax.tree.map(lambda *x: np.stack([np.asarray(each) for each in x]), *trees)
 
 
 def assert_same(a: Any, b: Any) -> None:
@@ -277,7 +288,7 @@ def assert_same(a: Any, b: Any) -> None:
 @everyone("pure")
 def test_update_is_a_pure_function_that_can_be_compiled_and_mapped(member: Member):
     aggregator = member.made()
-    memory = aggregator.init(AGENTS, SIZE)
+    memory = first(aggregator)
     several = []
     for seed in SEEDS:
         sent, truth = honest(seed)
@@ -293,12 +304,12 @@ def test_update_is_a_pure_function_that_can_be_compiled_and_mapped(member: Membe
 def test_the_aggregate_has_a_derivative_for_attacks_to_follow(member: Member):
     sent, truth = honest(0)
     aggregator = member.made()
-    memory, own = aggregator.init(AGENTS, SIZE), own_of(aggregator, 0, truth)
+    memory, own = first(aggregator), own_of(aggregator, 0, truth)
 
-    def along(vectors: jax.Array) -> jax.Array:
+    def along(vectors: jax.Array, memory: Any, sent: Sent, own: Own) -> jax.Array:
         return aggregator.update(memory, sent._replace(vectors=vectors), own)[0].gradient @ jnp.ones(SIZE)
 
-    slope = np.asarray(jax.jit(jax.grad(along))(sent.vectors))
+    slope = np.asarray(jax.jit(jax.grad(along))(sent.vectors, memory, sent, own))
     assert np.isfinite(slope).all()
     assert slope.any()
 
@@ -306,7 +317,7 @@ def test_the_aggregate_has_a_derivative_for_attacks_to_follow(member: Member):
 @everyone("memory")
 def test_the_memory_keeps_its_structure_from_round_to_round(member: Member):
     aggregator = member.made()
-    memory = first = aggregator.init(AGENTS, SIZE)
+    memory = before = first(aggregator)
 
     def kind(tree: Any) -> Any:
         return jax.tree.structure(tree), [(jnp.shape(x), jnp.result_type(x)) for x in jax.tree.leaves(tree)]
@@ -315,10 +326,10 @@ def test_the_memory_keeps_its_structure_from_round_to_round(member: Member):
         sent, truth = honest(seed)
         sent = lying(sent, np.nan, valid=False) if seed % 2 else lying(sent, 1e30)
         if seed == 3:
-            sent = sent._replace(valid=jnp.zeros(AGENTS, bool))
+            sent = sent._replace(valid=np.zeros(AGENTS, bool))
         verdict, memory = update(aggregator, memory, sent, own_of(aggregator, seed, truth))
         consistent(verdict, sent)
-        assert kind(memory) == kind(first)
+        assert kind(memory) == kind(before)
         assert all(np.isfinite(x).all() for x in jax.tree.leaves(memory))
 
 

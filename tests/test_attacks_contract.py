@@ -73,11 +73,11 @@ def judge(aggregator: Aggregator) -> Callable[[Array], Array]:
 @functools.cache
 def compiled(member: str) -> Callable[[Any, Any], tuple[Array, Any]]:
     attack, aggregate = attack_of(member), judge(make_aggregator("fedpg", sigma=6.0))
-    keys = jax.random.split(jax.random.key(0), AGENTS)
-    memory = attack.init(AGENTS, SIZE)
 
     def lies(gradients: Array, byzantine: Array) -> tuple[Array, Any]:
-        return attack.send(memory, Scene(keys, gradients, byzantine, TENSORS, aggregate))
+        keys = jax.random.split(jax.random.key(0), AGENTS)
+        scene = Scene(keys, gradients, byzantine, TENSORS, aggregate)
+        return attack.send(attack.init(AGENTS, SIZE), scene)
 
     return jax.jit(lies)
 
@@ -151,9 +151,14 @@ def test_an_attack_says_what_it_needs(member: str):
     attack = attack_of(member)
     assert attack.colludes == (member in LYING and member not in ALONE)
     if attack.adaptive:
-        bare = Scene(jax.random.split(jax.random.key(0), AGENTS), GRADIENTS, BYZANTINE, TENSORS)
+
+        @jax.jit
+        def alone(gradients: Array, byzantine: Array) -> tuple[Array, Any]:
+            bare = Scene(jax.random.split(jax.random.key(0), AGENTS), gradients, byzantine, TENSORS)
+            return attack.send(attack.init(AGENTS, SIZE), bare)
+
         with pytest.raises(ConfigError, match="tries its lies on the aggregator"):
-            attack.send(attack.init(AGENTS, SIZE), bare)
+            alone(GRADIENTS, BYZANTINE)
 
 
 # In a round

@@ -1,9 +1,10 @@
 """The default rule: what liars can and cannot do to it."""
 
+import functools
 from collections.abc import Callable
+from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -24,12 +25,32 @@ def federation(seed: int, scale: np.ndarray | float = 1.0) -> tuple[np.ndarray, 
     return truth, truth + noise[1:], truth + 0.1 * noise[0]
 
 
-@jax.jit
-def judged(vectors: jax.Array, server: jax.Array, valid: jax.Array | bool = True) -> Verdict:
+compiled = jax.jit(compass().update)
+
+
+def update(memory: Any, sent: Sent, own: Own) -> tuple[Verdict, Any]:
+    """A round, in arrays of NumPy."""
+    return jax.tree.map(np.asarray, compiled(memory, sent, own))
+
+
+@functools.cache
+def fresh(agents: int = AGENTS, size: int = SIZE) -> Any:
+    """The memory before the first round."""
+    return jax.tree.map(np.asarray, jax.jit(lambda: compass().init(agents, size))())
+
+
+def sent_by_all(vectors: np.ndarray, valid: np.ndarray | None = None) -> Sent:
+    everybody = np.ones(len(vectors), bool)
+    return Sent(vectors.astype(np.float32), everybody if valid is None else valid, 16)
+
+
+def own_of(server: np.ndarray, **more: np.ndarray) -> Own:
+    return Own(server.astype(np.float32), **more)
+
+
+def judged(vectors: np.ndarray, server: np.ndarray, valid: np.ndarray | None = None) -> Verdict:
     """The verdict of the first round."""
-    rule = compass()
-    sent = Sent(vectors, jnp.ones(len(vectors), bool) & valid, 16)
-    return rule.update(rule.init(*vectors.shape), sent, Own(server))[0]
+    return update(fresh(*vectors.shape), sent_by_all(vectors, valid), own_of(server))[0]
 
 
 def lying(honest: np.ndarray, lie: np.ndarray) -> np.ndarray:
@@ -68,28 +89,25 @@ def test_a_lie_in_a_quiet_direction_is_cut_down(seed: int):
 
 @pytest.mark.slow
 def test_agents_cannot_change_what_they_are_compared_with():
-    rule = compass()
     _, honest, server = federation(0)
-    memories = []
-    for vectors in (honest, lying(honest, 1e6 * np.ones(SIZE))):
-        sent = Sent(jnp.asarray(vectors, jnp.float32), jnp.ones(AGENTS, bool), 16)
-        memories.append(rule.update(rule.init(AGENTS, SIZE), sent, Own(jnp.asarray(server)))[1])
+    both = (honest, lying(honest, 1e6 * np.ones(SIZE)))
+    memories = [update(fresh(), sent_by_all(vectors), own_of(server))[1] for vectors in both]
     np.testing.assert_array_equal(memories[0].reference, memories[1].reference)
 
 
 @pytest.mark.slow
 def test_the_direction_is_an_average_of_the_servers_gradients_over_rounds():
-    rule, memory = compass(smooth=0.5), compass(smooth=0.5).init(4, 2)
-    sent = Sent(jnp.eye(4, 2), jnp.ones(4, bool), 16)
+    smoothed = jax.jit(compass(smooth=0.5).update)
+    memory = fresh(4, 2)
     for server in ([1.0, 0.0], [0.0, 1.0]):
-        memory = rule.update(memory, sent, Own(jnp.array(server)))[1]
+        memory = jax.tree.map(np.asarray, smoothed(memory, sent_by_all(np.eye(4, 2)), own_of(np.array(server)))[1])
     np.testing.assert_allclose(memory.reference / memory.weights[0], [1 / 3, 2 / 3], rtol=1e-6)
 
 
 def test_who_sends_exactly_what_the_server_has_counts_hardly_more_than_an_honest_agent():
     _, honest, server = federation(1)
     verdict = judged(lying(honest, server), server)
-    ten = judged(honest.astype(np.float32), server)
+    ten = judged(honest, server)
     # The three could at most count as three full agents of ten: what they send is no longer than the median.
     length = np.median(np.linalg.norm(honest, axis=1))
     assert np.linalg.norm(verdict.gradient - ten.gradient) < LIARS / 5 * 2 * length
@@ -97,7 +115,6 @@ def test_who_sends_exactly_what_the_server_has_counts_hardly_more_than_an_honest
 
 
 ROUNDS = 30
-update = jax.jit(compass().update)
 
 
 def rounds(sent: Callable[[int, np.ndarray], np.ndarray], knows: bool = True) -> np.ndarray:
@@ -107,13 +124,12 @@ def rounds(sent: Callable[[int, np.ndarray], np.ndarray], knows: bool = True) ->
     """
     rng = np.random.default_rng(0)
     truth = rng.normal(size=SIZE) / np.sqrt(SIZE)
-    memory, found = compass().init(AGENTS, SIZE), []
+    memory, found = fresh(), []
     for t in range(ROUNDS):
         noise = rng.normal(size=(AGENTS + 1, SIZE)) / np.sqrt(SIZE)
-        vectors = jnp.asarray(sent(t, truth + NOISE * noise[1:]), jnp.float32)
-        own = Own(jnp.asarray(knows * (truth + NOISE * noise[0]), jnp.float32))
-        verdict, memory = update(memory, Sent(vectors, jnp.ones(AGENTS, bool), 16), own)
-        found.append(np.asarray(verdict.accepted))
+        vectors, own = sent(t, truth + NOISE * noise[1:]), own_of(knows * (truth + NOISE * noise[0]))
+        verdict, memory = update(memory, sent_by_all(vectors), own)
+        found.append(verdict.accepted)
     return np.array(found)
 
 
@@ -151,13 +167,13 @@ def test_half_of_the_agents_outvote_nobody_and_more_than_half_do():
 @pytest.mark.slow
 def test_of_very_many_agents_nobody_is_compared_with_the_others():
     agents, size = MOST_VOTERS + 1, 20
-    memory = compass().init(agents, size)
+    memory = fresh(agents, size)
     assert memory.mutual.size == 0
-    assert compass().init(MOST_VOTERS, size).mutual.shape == (MOST_VOTERS,) * 2
+    assert fresh(MOST_VOTERS, size).mutual.shape == (MOST_VOTERS,) * 2
     truth = np.random.default_rng(0).normal(size=size).astype(np.float32)
     vectors = np.tile(truth, (agents, 1))
     vectors[:100] *= -1
-    verdict, memory = update(memory, Sent(jnp.asarray(vectors), jnp.ones(agents, bool), 16), Own(jnp.asarray(truth)))
+    verdict, memory = update(memory, sent_by_all(vectors), own_of(truth))
     assert not verdict.accepted[:100].any()
     assert verdict.accepted[100:].all()
 
@@ -165,71 +181,69 @@ def test_of_very_many_agents_nobody_is_compared_with_the_others():
 @pytest.mark.parametrize("lie", [1e15, 1e20, 1e34])
 def test_what_two_of_ten_send_in_one_round_does_not_spoil_the_rounds_after(lie: float):
     _, honest, server = federation(0)
-    vectors, own = jnp.asarray(honest, jnp.float32), Own(jnp.asarray(server, jnp.float32))
-    everybody, two = jnp.ones(AGENTS, bool), jnp.arange(AGENTS) < 2
-    memory = update(compass().init(AGENTS, SIZE), Sent(vectors, everybody, 16), own)[1]
-    verdict, memory = update(memory, Sent(vectors.at[1].set(lie), two, 16), own)
+    own, two = own_of(server), np.arange(AGENTS) < 2
+    memory = update(fresh(), sent_by_all(honest), own)[1]
+    spoilt = np.where(np.arange(AGENTS)[:, None] == 1, lie, honest)
+    verdict, memory = update(memory, sent_by_all(spoilt, two), own)
     assert ((verdict.distances < verdict.threshold) == verdict.accepted).all()
-    after = [update(m, Sent(vectors, everybody, 16), own)[0] for m in (memory, compass().init(AGENTS, SIZE))]
+    after = [update(m, sent_by_all(honest), own)[0] for m in (memory, fresh())]
     assert after[0].accepted.sum() >= after[1].accepted.sum() - 1
-    assert np.isfinite(np.asarray(memory.along)).all()
+    assert np.isfinite(memory.along).all()
 
 
 @pytest.mark.slow
 def test_scores_that_are_no_numbers_cost_one_round_and_no_more():
     _, honest, server = federation(0)
-    sent, own = Sent(jnp.asarray(honest, jnp.float32), jnp.ones(AGENTS, bool), 16), jnp.asarray(server, jnp.float32)
-    scores = jnp.asarray(np.random.default_rng(0).normal(size=(64, SIZE)), jnp.float32)
-    memory = compass().init(AGENTS, SIZE)
-    for wrong in (jnp.nan, 1e19):
-        memory = update(memory, sent, Own(own, scores=scores.at[3, 3].set(wrong)))[1]
-        assert all(np.isfinite(np.asarray(leaf)).all() for leaf in memory)
-    assert update(memory, sent, Own(own, scores=scores))[0].accepted.sum() >= 5
+    sent, memory = sent_by_all(honest), fresh()
+    scores = np.random.default_rng(0).normal(size=(64, SIZE)).astype(np.float32)
+    for wrong in (np.nan, 1e19):
+        spoilt = scores.copy()
+        spoilt[3, 3] = wrong
+        memory = update(memory, sent, own_of(server, scores=spoilt))[1]
+        assert all(np.isfinite(leaf).all() for leaf in memory)
+    assert update(memory, sent, own_of(server, scores=scores))[0].accepted.sum() >= 5
 
 
 @pytest.mark.slow
 def test_of_who_did_not_answer_nothing_is_remembered_but_what_was_before():
-    rule = compass()
     _, honest, server = federation(0)
-    vectors, own = jnp.asarray(honest, jnp.float32), Own(jnp.asarray(server))
-    there = jnp.arange(AGENTS) != 4
-    memory = rule.update(rule.init(AGENTS, SIZE), Sent(vectors, jnp.ones(AGENTS, bool), 16), own)[1]
-    after = rule.update(memory, Sent(vectors.at[4].set(jnp.nan), there, 16), own)[1]
+    own, there = own_of(server), np.arange(AGENTS) != 4
+    memory = update(fresh(), sent_by_all(honest), own)[1]
+    after = update(memory, sent_by_all(np.where(there[:, None], honest, np.nan), there), own)[1]
     np.testing.assert_allclose(after.along[4], RECALL * memory.along[4], rtol=1e-6)
     np.testing.assert_allclose(after.mutual[4], RECALL * memory.mutual[4], rtol=1e-6)
-    assert (np.abs(after.along - RECALL * memory.along)[np.asarray(there)] > 0).all()
+    assert (np.abs(after.along - RECALL * memory.along)[there] > 0).all()
 
 
 @pytest.mark.parametrize("agents", [1, 2])
 def test_too_few_to_be_outvoted_are_averaged(agents: int):
-    vectors = jnp.array([[1.0, 2.0], [-3.0, 4.0]])[:agents]
-    verdict = judged(vectors, jnp.array([-1.0, -1.0]))
+    vectors = np.array([[1.0, 2.0], [-3.0, 4.0]])[:agents]
+    verdict = judged(vectors, np.array([-1.0, -1.0]))
     assert verdict.accepted.all()
     if agents == 1:
         np.testing.assert_allclose(verdict.gradient, vectors[0], rtol=1e-6)
 
 
 def test_equal_vectors_are_their_mean_if_they_go_the_servers_way_and_nothing_if_not():
-    vectors = jnp.ones((5, 50))
-    np.testing.assert_allclose(judged(vectors, jnp.linspace(0.5, 1, 50)).gradient, np.ones(50), rtol=1e-5)
-    against = judged(vectors, -jnp.linspace(0.5, 1, 50))
+    vectors = np.ones((AGENTS, SIZE))
+    np.testing.assert_allclose(judged(vectors, np.linspace(0.5, 1, SIZE)).gradient, np.ones(SIZE), rtol=1e-5)
+    against = judged(vectors, -np.linspace(0.5, 1, SIZE))
     assert not against.accepted.any()
     assert not against.gradient.any()
 
 
 def test_two_who_came_of_ten_are_too_few_to_be_outvoted_as_well():
     _, honest, server = federation(3)
-    verdict = judged(honest.astype(np.float32), -server, jnp.arange(AGENTS) < 2)
+    verdict = judged(honest, -server, np.arange(AGENTS) < 2)
     assert verdict.accepted.tolist() == [True] * 2 + [False] * 8
 
 
 @pytest.mark.slow
 def test_a_fault_of_the_server_in_one_round_is_not_remembered():
-    rule = compass()
     _, honest, server = federation(0)
-    sent = Sent(jnp.asarray(honest, jnp.float32), jnp.ones(AGENTS, bool), 16)
-    memory = rule.update(rule.init(AGENTS, SIZE), sent, Own(jnp.asarray(server)))[1]
-    verdict, after = rule.update(memory, sent, Own(jnp.asarray(server).at[3].set(jnp.nan)))
+    sent = sent_by_all(honest)
+    memory = update(fresh(), sent, own_of(server))[1]
+    verdict, after = update(memory, sent, own_of(np.where(np.arange(SIZE) == 3, np.nan, server)))
     assert jax.tree.all(jax.tree.map(lambda x, y: bool((x == y).all()), memory, after))
     assert verdict.accepted.any()
     assert np.isfinite(verdict.gradient).all()
@@ -245,7 +259,7 @@ def test_who_is_beyond_the_threshold_is_turned_away():
 def test_a_server_without_a_gradient_and_a_smoothness_that_is_none_are_refused():
     rule = compass()
     with pytest.raises(ConfigError, match="a gradient of the server's own"):
-        rule.update(rule.init(4, 2), Sent(jnp.eye(4, 2), jnp.ones(4, bool), 16), Own())
+        rule.update(fresh(4, 2), sent_by_all(np.eye(4, 2)), Own())
     for smooth in (-0.1, 1.0):
         with pytest.raises(ConfigError, match="smooth"):
             compass(smooth)

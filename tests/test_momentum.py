@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -14,6 +13,7 @@ from fedpg.attacks import make_attack
 from fedpg.federation import Local
 from fedpg.federation.messages import decode_reply, encode_broadcast, settings_digest
 from fedpg.federation.site import Site
+from fedpg.machine import cores
 from fedpg.server import Server
 from fedpg.training.checkpoint import load_checkpoint
 from fedpg.training.rounds import advance, first_state
@@ -59,12 +59,12 @@ def test_momentum_composes_with_what_the_agent_itself_remembers():
     def count(cohort: Any, broadcast: Any, memory: Any) -> Any:
         return {"number": memory + 1, "other": memory}, memory + 1
 
-    agent = with_momentum(Agent(count, lambda agents, size: jnp.zeros((agents, size))), 0.5, ("number",))
+    agent = with_momentum(Agent(count, lambda agents, size: np.zeros((agents, size), np.float32)), 0.5, ("number",))
     memory, numbers, others = agent.init(2, 1), [], []
     for _ in ROUNDS:
         message, memory = agent.answer(None, None, memory)  # type: ignore[arg-type]
-        numbers.append(float(message["number"][0, 0]))
-        others.append(float(message["other"][0, 0]))
+        numbers.append(float(np.asarray(message["number"])[0, 0]))
+        others.append(float(np.asarray(message["other"])[0, 0]))
     assert numbers == [0.5, 0.25 + 1, 0.125 + 0.5 + 1.5]
     assert others == [0.0, 1.0, 2.0]
 
@@ -91,7 +91,7 @@ def test_memories_survive_a_checkpoint(settings: dict[str, Any], at: tuple[str, 
     rest = {name: value for name, value in (common | settings).items() if name != "attack"}
     problem = probes.tiny_problem(attack, **rest)
     run = train_seeds(problem, [0], tmp_path / "run")[0]
-    state, federation, server = first_state(problem, 0), Local(problem), Server(problem)
+    state, federation, server = first_state(problem, 0), Local(problem, cores()), Server(problem)
     for _ in range(len(run.records)):
         state, _ = advance(problem, state, federation, server)
     kept: Any = load_checkpoint(tmp_path / "run", problem, 0)[0].agents

@@ -51,7 +51,8 @@ def test_inner_steps_are_fixed_where_they_are():
 
 def test_the_batch_is_uniform_over_its_range_ends_included():
     draws = np.asarray(jax.vmap(lambda key: server._draw_batch(12, 20, key, 3))(KEYS))
-    asked = [Server(probes.tiny_problem(batch=(12, 20))).draw_batch(key, 3) for key in KEYS[:20]]
+    mine = Server(probes.tiny_problem(batch=(12, 20)))
+    asked = [mine.draw_batch(key, 3) for key in KEYS[:20]]
     assert asked == draws[:20].tolist()
     assert set(draws) == set(range(12, 21))
     assert scipy.stats.chisquare(np.bincount(draws - 12)).pvalue > 1e-3
@@ -87,13 +88,13 @@ def adam(theta, steps, m=0.0, v=0.0, t=0):
 
 
 def mu_of(problem, seed=5):
-    return jax.random.normal(jax.random.key(seed), (problem.policy.size,))
+    return np.random.default_rng(seed).normal(size=problem.policy.size).astype(np.float32)
 
 
 class Says(NamedTuple):
     """A federation of one agent, whose reply is known."""
 
-    mu: jax.Array
+    mu: np.ndarray
 
     def ask(self, broadcast, memory):
         zero = np.zeros(1, int)
@@ -193,7 +194,7 @@ def test_several_inner_steps_are_those_of_the_pseudocode(optimizer):
         assert seen(log)[:2] == (n, 3 * n)
         assert log["ratio"] == pytest.approx(ratios[n - 1], rel=1e-5)
     np.testing.assert_array_equal(v[0], mu)
-    assert np.abs(v[3] - mu).max() > 1e-4
+    assert np.abs(v[3] - np.asarray(mu)).max() > 1e-4
 
 
 @pytest.mark.slow
@@ -247,14 +248,15 @@ def test_a_round_in_which_nobody_is_accepted_can_be_the_servers_alone():
     params = problem.policy.unravel(state.theta)
     mine = sampled(problem, state, state.theta, 0, 2)
     mu = jax.jit(lambda t: gradient(problem.estimator, problem.policy, params, t))(mine)
+    theta, mu = np.asarray(state.theta), np.asarray(mu)
     assert np.abs(mu).max() > 1e-3
-    np.testing.assert_allclose(after.theta, state.theta + RATE * mu, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(after.theta, theta + RATE * mu, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("optimizer", ["adam", "sgd"])
 def test_gpomdp_is_a_step_on_the_mean_of_the_agents_gradients(optimizer):
-    problem, state, step = one_round(algorithm="gpomdp", agents=4, optimizer=optimizer)
+    problem, state, step = one_round(algorithm="gpomdp", agents=3, optimizer=optimizer)
     everyone = probes.answers(problem)
     theta, mus = np.asarray(state.theta), []
     for t in (1, 2):
@@ -264,7 +266,7 @@ def test_gpomdp_is_a_step_on_the_mean_of_the_agents_gradients(optimizer):
         assert log["accepted"].all()
         assert RULES[log["rule"]] == "mean"
         assert seen(log) == (1, 0, 0)
-        assert log["counted"] == 2  # 12 / 5
+        assert log["counted"] == 2  # 9 / 4
     expected = adam(theta, mus) if optimizer == "adam" else theta + RATE * np.sum(mus, axis=0)
     np.testing.assert_allclose(state.theta, expected, rtol=1e-4, atol=1e-5)
 

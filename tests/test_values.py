@@ -1,9 +1,9 @@
 """Advantages by a value function: against a fit in plain NumPy, and without bias on an enumerated task."""
 
+import itertools
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -14,7 +14,7 @@ from fedpg.values import RIDGE, solve
 from fedpg.values import advantages as by_operations
 
 STEPS, FEATURES = 6, 2
-advantages = jax.jit(by_operations, static_argnums=(1, 2))  # one program, not one for each operation
+advantages = jax.jit(by_operations, static_argnums=1)  # one program, not one for each operation
 
 
 def some_episodes(lengths: tuple[int, ...], seed: int = 0) -> Trajectories:
@@ -23,12 +23,12 @@ def some_episodes(lengths: tuple[int, ...], seed: int = 0) -> Trajectories:
     count = len(lengths)
     there = np.arange(STEPS)[:, None] < np.array(lengths)
     return Trajectories(
-        observations=jnp.asarray(np.where(there, rng.normal(size=(FEATURES, STEPS, count)), np.nan), jnp.float32),
-        actions=jnp.zeros((STEPS, count), jnp.int32),
-        rewards=jnp.asarray(np.where(there, rng.normal(size=(STEPS, count)), 0.0), jnp.float32),
-        lengths=jnp.asarray(lengths, jnp.int32),
-        terminated=jnp.arange(count) % 2 == 0,
-        last=jnp.asarray(rng.normal(size=(FEATURES, count)), jnp.float32),
+        observations=np.where(there, rng.normal(size=(FEATURES, STEPS, count)), np.nan).astype(np.float32),
+        actions=np.zeros((STEPS, count), np.int32),
+        rewards=np.where(there, rng.normal(size=(STEPS, count)), 0.0).astype(np.float32),
+        lengths=np.asarray(lengths, np.int32),
+        terminated=np.arange(count) % 2 == 0,
+        last=rng.normal(size=(FEATURES, count)).astype(np.float32),
     )
 
 
@@ -37,9 +37,9 @@ def packed(side_by_side: Trajectories) -> Trajectories:
     lengths = np.asarray(side_by_side.lengths)
     rows = [np.asarray(side_by_side.observations)[:, :n, i].T for i, n in enumerate(lengths)]
     room = np.zeros((4000, FEATURES), np.float32)
-    actions = jnp.zeros(len(room) + lengths.sum(), jnp.int32)
-    starts = jnp.asarray(np.cumsum([0, *lengths[:-1]]), jnp.int32)
-    observations = jnp.asarray(np.concatenate([*rows, room]))
+    actions = np.zeros(len(room) + lengths.sum(), np.int32)
+    starts = np.cumsum([0, *lengths[:-1]]).astype(np.int32)
+    observations = np.concatenate([*rows, room])
     return side_by_side._replace(observations=observations, actions=actions, starts=starts)
 
 
@@ -95,7 +95,9 @@ def test_a_batch_of_two_has_no_bias_on_an_enumerated_task():
     policy, paths = probes.tiny_policy(), probes.all_paths()
     theta, _ = probes.two_parameters(policy)
     params = policy.unravel(theta)
-    pairs, members = probes.batches(probes.as_trajectories(paths), 2)
+    members = np.array(list(itertools.product(range(len(paths)), repeat=2)))
+    every = jax.tree.map(np.asarray, probes.as_trajectories(paths))
+    pairs = jax.tree.map(lambda x: np.moveaxis(x[..., members], -2, 0), every)
     estimator = make_estimator("advantage", gamma=1.0, trace=1.0)
 
     @jax.jit
@@ -103,27 +105,32 @@ def test_a_batch_of_two_has_no_bias_on_an_enumerated_task():
     def gradient(batch: Trajectories) -> jax.Array:
         return weighted_score(policy, params, batch, estimator.weights(batch)) / 2
 
-    chances = np.asarray(probes.probabilities(policy, params, paths), float)
+    @jax.jit
+    def by_enumeration(theta: jax.Array) -> tuple[jax.Array, jax.Array]:
+        slope = jax.grad(lambda theta: probes.exact_return(policy, theta, paths, gamma=1.0))(theta)
+        return probes.probabilities(policy, policy.unravel(theta), paths), slope
+
+    chances, exact = (np.asarray(x, float) for x in by_enumeration(theta))
     mean = np.einsum("n,nd->d", chances[members].prod(axis=1), np.asarray(gradient(pairs), float))
-    exact = jax.grad(lambda theta: probes.exact_return(policy, theta, paths, gamma=1.0))(theta)
-    np.testing.assert_allclose(mean, exact, atol=2e-4 * float(jnp.abs(exact).max()) + 1e-5)
+    np.testing.assert_allclose(mean, exact, atol=2e-4 * np.abs(exact).max() + 1e-5)
 
 
 @pytest.mark.slow
 def test_an_episode_that_was_cut_off_goes_on_and_one_that_ended_does_not():
     """Reward 1 for ever is worth 1 / (1 - gamma) at every step, wherever it is cut off: no action is better."""
     gamma, lengths = 0.9, (6, 4, 5, 6) * 6
-    episodes = some_episodes(lengths)._replace(terminated=jnp.zeros(24, bool))
-    episodes = episodes._replace(rewards=jnp.where(episodes.mask, 1.0, 0.0))
+    episodes = some_episodes(lengths)._replace(terminated=np.zeros(24, bool))
+    there = np.arange(STEPS)[:, None] < np.array(lengths)
+    episodes = episodes._replace(rewards=there.astype(np.float32))
     cut = np.asarray(advantages(episodes, gamma, 1.0))
-    ended = np.asarray(advantages(episodes._replace(terminated=jnp.ones(24, bool)), gamma, 1.0))
+    ended = np.asarray(advantages(episodes._replace(terminated=np.ones(24, bool)), gamma, 1.0))
     # If they ended, it would matter how near the end is, and V does not know that. (The rest is the ridge's doing.)
     assert np.abs(cut).mean() < 0.3 * np.abs(ended).mean()
 
 
 def test_what_lies_beyond_an_episode_that_ended_does_not_matter():
-    ended = some_episodes((6, 4, 5))._replace(terminated=jnp.ones(3, bool))
-    unknown = ended._replace(last=jnp.full_like(ended.last, jnp.nan))
+    ended = some_episodes((6, 4, 5))._replace(terminated=np.ones(3, bool))
+    unknown = ended._replace(last=np.full_like(ended.last, np.nan))
     np.testing.assert_array_equal(advantages(ended, 0.9, 0.9), advantages(unknown, 0.9, 0.9))
 
 
@@ -131,9 +138,9 @@ def test_what_lies_beyond_an_episode_that_ended_does_not_matter():
 def test_no_value_exceeds_what_rewards_can_add_up_to():
     """Short episodes that were all cut off say little about what comes after: a fit to them may be absurd."""
     for seed in range(20):
-        cut = some_episodes((1, 2, 1, 2, 1), seed)._replace(terminated=jnp.zeros(5, bool))
-        most = float(jnp.abs(cut.rewards).max()) * (1 + 2 * 10 * 1.9)
-        assert float(jnp.abs(advantages(cut, 0.9, 0.9)).max()) <= most
+        cut = some_episodes((1, 2, 1, 2, 1), seed)._replace(terminated=np.zeros(5, bool))
+        most = np.abs(cut.rewards).max() * (1 + 2 * 10 * 1.9)
+        assert np.abs(np.asarray(advantages(cut, 0.9, 0.9))).max() <= most
 
 
 @pytest.mark.slow
@@ -142,5 +149,5 @@ def test_small_systems_are_solved():
     root = rng.normal(size=(7, 5, 5))
     matrices = root @ root.transpose(0, 2, 1) + np.eye(5) + 0.3 * (root - root.transpose(0, 2, 1))
     targets = rng.normal(size=(7, 5))
-    found = solve(jnp.asarray(matrices, jnp.float32), jnp.asarray(targets, jnp.float32))
+    found = jax.jit(solve)(matrices.astype(np.float32), targets.astype(np.float32))
     np.testing.assert_allclose(found, np.linalg.solve(matrices, targets[:, :, None])[:, :, 0], rtol=2e-3, atol=1e-4)

@@ -13,6 +13,7 @@ from jax import Array
 import fedpg
 from fedpg import AGGREGATORS, ATTACKS, Problem, Scene, train_seeds
 from fedpg.federation import Local
+from fedpg.machine import cores
 from fedpg.server import Server
 from fedpg.training.checkpoint import FILE
 from fedpg.training.rounds import LOGGED, advance, first_state
@@ -84,7 +85,7 @@ def usual(names: Iterable[str], few: tuple[str, ...]) -> list[Any]:
 def test_every_attack_runs(tiny: Callable[..., Problem], name: str):
     # One width, so that the agents' work is compiled once.
     problem = tiny(attack=name, batch=(4, 4))
-    state, log = advance(problem, first_state(problem, SEED), Local(problem), Server(problem))
+    state, log = advance(problem, first_state(problem, SEED), Local(problem, cores()), Server(problem))
     assert state.round == 1
     assert np.isfinite(state.theta).all()
     assert (log["status"] == 0).all()
