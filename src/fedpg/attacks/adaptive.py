@@ -65,24 +65,25 @@ class _Search(NamedTuple):
 def line_search(score: Score) -> Array:
     """The best x >= 0 of 20: from 0 by steps of 10 that double while they help, then to and fro by steps times 0.8."""
 
-    def look(_: Array, s: _Search) -> _Search:
+    def look(i: Array, s: _Search) -> _Search:
+        first = i == 0  # in the same loop, so that the aggregator is compiled once
         back = jnp.where(s.probe > s.step, s.probe - s.step, s.probe / 2)  # not below 0
         fro = jnp.where(s.probe < s.best, s.probe + s.step, back)
-        probe = jnp.where(s.growing, s.best + s.step, fro)
+        probe = jnp.where(first, s.probe, jnp.where(s.growing, s.best + s.step, fro))
         found = score(probe)
-        better = found > s.score
+        better = first | (found > s.score)
         growing = s.growing & better
         return _Search(
             best=jnp.where(better, probe, s.best),
             score=jnp.where(better, found, s.score),
             probe=probe,
-            step=s.step * jnp.where(growing, 2.0, SHRINK),
+            step=s.step * jnp.where(first, 1.0, jnp.where(growing, 2.0, SHRINK)),
             growing=growing,
         )
 
     zero = jnp.float32(0.0)
-    start = _Search(zero, score(zero), zero, jnp.float32(FIRST_STEP), jnp.asarray(True))
-    return jax.lax.fori_loop(0, EVALUATIONS - 1, look, start).best
+    start = _Search(zero, zero, zero, jnp.float32(FIRST_STEP), jnp.asarray(True))
+    return jax.lax.fori_loop(0, EVALUATIONS, look, start).best
 
 
 DECADES, THIRDS = 2.0, 6
@@ -124,17 +125,26 @@ def normalized(l: float | None = None, c: float | None = None, knowledge: Group 
     return Attack(message=message, colludes=True, adaptive=True)
 
 
+class _Decades(NamedTuple):
+    best: Array
+    score: Array  # of the best
+    centre: Array  # the best when it looked up and down last
+
+
 def _by_decades(score: Score, start: Array) -> Array:
     """The best x > 0 that it finds: up or down by two powers of 10, if that helps, then by a third of it, and so on."""
 
-    def look(i: Array, at: tuple[Array, Array]) -> tuple[Array, Array]:
-        factor = 10.0 ** (DECADES / 3.0**i)
-        tries = jnp.stack([at[0], at[0] / factor, at[0] * factor])
-        scores = jnp.stack([at[1], score(tries[1]), score(tries[2])])
-        best = jnp.argmax(jnp.where(jnp.isnan(scores), -jnp.inf, scores))  # the first, if there are several
-        return tries[best], scores[best]
+    def look(i: Array, s: _Decades) -> _Decades:
+        # The start, then down, up, down, up, ...: one by one, so that the aggregator is compiled once.
+        step, up = jnp.divmod(jnp.maximum(i - 1, 0), 2)
+        factor = 10.0 ** (DECADES / 3.0**step)
+        centre = jnp.where(up, s.centre, s.best)
+        x = jnp.where(i == 0, start, jnp.where(up, centre * factor, centre / factor))
+        found = score(x)
+        better = found > s.score  # what is no number is not
+        return _Decades(jnp.where(better, x, s.best), jnp.where(better, found, s.score), centre)
 
-    return jax.lax.fori_loop(0, THIRDS, look, (start, score(start)))[0]
+    return jax.lax.fori_loop(0, 1 + 2 * THIRDS, look, _Decades(start, jnp.float32(-jnp.inf), start)).best
 
 
 Way = Literal["mean", "random", "worst"]
