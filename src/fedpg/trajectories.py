@@ -116,7 +116,7 @@ class Trajectories(NamedTuple):
 def join(parts: Sequence[Trajectories]) -> Trajectories:
     """All episodes of the parts, in their order; each part as a rollout returned it."""
     if parts[0].starts is None:
-        return jax.tree.map(lambda *x: np.concatenate([np.asarray(part) for part in x], axis=-1), *parts)
+        return jax.tree.map(lambda *x: jnp.concatenate(x, axis=-1), *parts)
     used = [int(np.sum(part.lengths)) for part in parts]
 
     def pack(arrays: Sequence[Any]) -> np.ndarray:  # without gaps between them, and all room at the end
