@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 from PIL import Image
 from tensorboardX.proto.event_pb2 import Event
@@ -222,6 +221,8 @@ def test_every_line_is_strict_json_with_the_required_columns(run: Run):
 
 
 def test_pandas_reads_the_records(run: Run):
+    import pandas as pd  # only here: it is large, and every worker imports this file
+
     table = pd.read_json(run.folder / "records.jsonl", lines=True)
     assert set(REQUIRED) <= set(table.columns)
     assert len(table) == len(run.records) + 1

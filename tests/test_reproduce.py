@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-import ray
 
 from fedpg import Config, ConfigError, Problem, SimulationError, StorageError
 from fedpg.child import child_command
@@ -240,6 +239,8 @@ def test_leased_cores_are_nobody_elses_until_they_are_given_back(tmp_path: Path)
 def test_a_cluster_of_two_workers_gives_the_same_runs(
     config: Config, reference: Callable[[int], store.Stored], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
+    import ray  # only here: it is large, and every worker imports this file
+
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
     try:
         stop = threading.Event()
