@@ -25,7 +25,7 @@ SEED, ROUNDS = 3, 7
 
 @pytest.fixture(scope="module")
 def problem(tiny: Callable[..., Problem]) -> Problem:
-    return tiny()
+    return tiny(batch=(4, 5))
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def test_the_settings_of_an_older_run_folder_are_read(folder: Path):
     config, seed = read_config(folder)
     assert "format" not in json.loads((folder / "config.json").read_text())
     assert seed == SEED
-    assert {name: getattr(config, name) for name in TINY} == TINY | {"trajectories": 30}
+    assert {name: getattr(config, name) for name in TINY} == TINY | {"trajectories": 30, "batch": (4, 5)}
 
 
 def rows_of(folder: Path) -> list[dict[str, Any]]:

@@ -21,7 +21,7 @@ Start = Callable[[Path], Process]
 
 @pytest.fixture(scope="module")
 def long_run(tiny: Callable[..., Problem], tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return train_seeds(tiny(trajectories=200, batch=(4, 4)), [SEED], tmp_path_factory.mktemp("long") / "run")[0]
+    return train_seeds(tiny(trajectories=200, batch=(4, 5)), [SEED], tmp_path_factory.mktemp("long") / "run")[0]
 
 
 @pytest.fixture(scope="module")
@@ -96,4 +96,4 @@ def test_an_interrupted_command_saves_says_how_to_go_on_and_ends_with_130(
     assert "Traceback" not in process.said
     assert f"--out {folder} --resume" in process.said
     assert 0 < rounds_saved(folder) < len(long_run.records)
-    same_run(train_seeds(tiny(trajectories=200, batch=(4, 4)), [SEED], folder, resume=True)[0], long_run)
+    same_run(train_seeds(tiny(trajectories=200, batch=(4, 5)), [SEED], folder, resume=True)[0], long_run)

@@ -1,6 +1,7 @@
 """A run is a function of its settings and its seed: together or alone, in one go or killed and resumed."""
 
 import dataclasses
+import functools
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -21,6 +22,12 @@ pytestmark = [pytest.mark.kernels]
 Content = Callable[[Path], dict[str, bytes]]
 AsOptions = Callable[[Config], list[str]]
 Start = Callable[[Path], "subprocess.Popen[str]"]
+
+
+@pytest.fixture(scope="module")
+def tiny(tiny: Callable[..., Problem]) -> Callable[..., Problem]:
+    """The tiny problem, with batches of two sizes."""
+    return functools.partial(tiny, batch=(4, 5))
 
 
 @pytest.fixture(scope="module")
