@@ -76,7 +76,7 @@ def tables(matrix: Matrix) -> Group:
     )
     cells.add_column("attack", no_wrap=True)
     for i in range(len(order)):
-        cells.add_column(str(i + 1), justify="right")
+        cells.add_column(str(i + 1), justify="right", min_width=3)  # 104 must not become "1…"
     for attack in (NOBODY, *matrix.attacks):
         shares = [matrix.share(attack, standing.defence).value for standing in order]
         cells.add_row(attack, *(Text("-" if math.isnan(x) else f"{100 * x:.0f}", style=_style(x)) for x in shares))
