@@ -74,6 +74,7 @@ LIES: dict[str, tuple[Callable[[dict[str, Any]], dict[str, Any]], str]] = {
 }
 
 
+@pytest.mark.usefixtures("room")
 def test_every_kind_of_bad_reply_is_refused_and_named_and_training_goes_on(
     tmp_path: Path, responders: Callable[[Config], Responder]
 ):
