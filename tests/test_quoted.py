@@ -171,3 +171,26 @@ def test_the_table_of_untuned_tasks_is_of_stored_runs():
         assert len(runs) == 3
         assert [number(cell) for cell in cells] == [round(x) for x in returns_at(runs, marks).mean(axis=0)], name
     assert len(rows) == 10
+
+
+NORMALIZED = {
+    "CartPole-v1": ("Fang, Wang and Gong", (1000, 2000, 3000), ("preset paper", "preset released")),
+    "LunarLander-v3": ("On LunarLander they", (250, 500, 750, 1000), ("preset released",)),
+}
+"""Of each task: words before the table, the marks in a cell, and the panel of each column."""
+
+
+@pytest.mark.parametrize("task", NORMALIZED)
+def test_the_tables_of_the_broken_defence_are_of_stored_runs(task: str):
+    words, marks, panels = NORMALIZED[task]
+    _, *rows = table_after("docs/arena.md", "The broken defence", words)
+    assert len(rows) == 6
+    for what, *cells in rows:
+        label = re.sub(r" \(.*?\)", "", what.replace("`", ""))
+        for title, cell in zip(panels, cells, strict=False):
+            panel = next(p for p in EXPERIMENTS["normalized"].panels if (p.task, p.title) == (task, title))
+            curve = next(c for c in panel.curves if c.label == label)
+            folder = path_of(RESULTS, config_of(panel, curve), 0).parent
+            runs = [load(path) for path in sorted(folder.glob("seed-*.json.gz"))]
+            found = returns_at(runs, np.array(marks, float)).mean(axis=0)
+            assert [number(x.strip("* ")) for x in cell.split(",")] == [round(x) for x in found], (what, title)
