@@ -5,7 +5,7 @@ it iterates, the damping of joints within a step, and which MuJoCo it is. This t
 HalfCheetah-v5 (or takes one that there is), and plays it in Gymnasium's v4 and v5, and in v5 with what MuJoCo did then.
 
     python studies/cheetah_physics.py
-    python studies/cheetah_physics.py runs/my-cheetah/policy.safetensors --episodes 40
+    python studies/cheetah_physics.py runs/my-cheetah --episodes 40
 """
 
 import argparse
@@ -62,7 +62,7 @@ def returns(environment: Any, policy: Any, episodes: int, horizon: int) -> np.nd
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("policies", nargs="*", type=Path, help="policies or run folders; without, some are trained")
+    parser.add_argument("policies", nargs="*", type=Path, help="run folders; without, some are trained")
     parser.add_argument("--seeds", type=int, default=3, help="policies to train")
     parser.add_argument("--trajectories", type=int, default=150)
     parser.add_argument("--episodes", type=int, default=10)

@@ -18,7 +18,7 @@ from jax import Array
 from fedpg import ATTACKS, ConfigError, Scene
 from fedpg.aggregators import Aggregator, Own, Sent, Verdict, decide, make_aggregator
 from fedpg.attacks import make_attack
-from fedpg.attacks.adaptive import line_search
+from fedpg.attacks.adaptive import _by_decades, line_search
 
 SETTINGS = settings(max_examples=30, deadline=None, derandomize=True)
 ORACLE = json.loads((Path(__file__).parent / "data" / "attacks.json").read_text())
@@ -393,3 +393,11 @@ def test_parameters_out_of_range_are_errors_when_an_attack_is_made(name: str, op
 def test_a_word_that_nobody_knows_is_an_error_in_python_too(make: str):
     with pytest.raises(ConfigError, match="knowledge must be colluders or all, not 'nothing'"):
         ATTACKS[make](knowledge="nothing")
+
+
+@pytest.mark.parametrize("search", [line_search, lambda score: _by_decades(score, jnp.float32(1.0))])
+def test_searches_take_scores_of_any_precision(search: Any):
+    """As they are where JAX computes in float64."""
+    with jax.enable_x64(True):
+        found = jax.jit(lambda top: search(lambda x: -((x.astype(jnp.float64) - top) ** 2)))(jnp.float64(7.0))
+    assert abs(float(found) - 7.0) < 2.5

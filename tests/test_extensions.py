@@ -409,7 +409,7 @@ def test_a_policy_by_equinox_is_trained_saved_evaluated_and_played_by_its_name(
 ):
     import equinox
 
-    settings = PLAIN | {"test_horizon": 15, "policy": "equinox_policy:policy"}
+    settings = SMALL | {"trajectories": 6, "test_horizon": 15, "policy": "equinox_policy:policy"}
     run, picture = str(tmp_path / "run"), tmp_path / "play.gif"
     assert main(["train", *words(settings), "--out", run, "--quiet"]) == 0
     assert main(["evaluate", run, "--episodes", "2"]) == 0

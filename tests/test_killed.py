@@ -2,6 +2,8 @@
 
 import itertools
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -25,14 +27,19 @@ def long_run(tiny: Callable[..., Problem], tmp_path_factory: pytest.TempPathFact
 
 
 @pytest.fixture(scope="module")
-def start(long_run: Run, as_options: AsOptions) -> Start:
+def options(long_run: Run, as_options: AsOptions) -> list[str]:
+    """The long run, begun or resumed, as words of the command line."""
+    return ["train", *as_options(long_run.config), "--seeds", str(SEED), "--resume"]
+
+
+@pytest.fixture(scope="module")
+def start(options: list[str]) -> Start:
     """Starts, or resumes, the long run in a process of its own."""
-    options = [*as_options(long_run.config), "--seeds", str(SEED), "--resume"]
 
     def process(folder: Path) -> Process:
         log = folder.with_suffix(".log")
         log.unlink(missing_ok=True)
-        return Process(log, "train", *options, "--out", str(folder), first=slow_writing)
+        return Process(log, *options, "--out", str(folder), first=slow_writing)
 
     return process
 
@@ -56,7 +63,9 @@ def changed(path: Path) -> Callable[[], bool]:
     return lambda: path.exists() and path.stat().st_ino != before
 
 
-def test_a_run_killed_at_any_moment_resumes_to_the_same_bits(start: Start, long_run: Run, tmp_path: Path):
+def test_a_run_killed_at_any_moment_resumes_to_the_same_bits(
+    start: Start, options: list[str], long_run: Run, tmp_path: Path
+):
     folder = tmp_path / "run"
     saved = [0]
     for file, pause in [("config.json", 0.0), (FILE, 0.0), (FILE, 0.005), ("records.jsonl", 0.013), (FILE, 0.03)]:
@@ -69,9 +78,11 @@ def test_a_run_killed_at_any_moment_resumes_to_the_same_bits(start: Start, long_
             saved.append(rounds_saved(folder))
     assert all(a < b for a, b in itertools.pairwise(saved)), "every process went on where the last one died"
     assert saved[-1] < len(long_run.records)
-    with start(folder) as process:
-        assert process.wait() == 0, process.said
-    assert f"{long_run.records.trajectories[-1]}/200 trajectories" in process.said
+    # The last one is a new interpreter, as a user starts it.
+    command = [sys.executable, "-m", "fedpg.cli", *options, "--out", str(folder)]
+    last = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert last.returncode == 0, last.stderr
+    assert f"{long_run.records.trajectories[-1]}/200 trajectories" in last.stdout
     for name in (*POLICIES, FILE):
         assert tensor_bits(folder / name) == tensor_bits(long_run.folder / name)
     for name in POLICIES:

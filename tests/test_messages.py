@@ -266,8 +266,8 @@ class InThisProcess:
 
 @pytest.fixture(scope="module")
 def sites(tiny: Callable[..., Problem]) -> InThisProcess:
-    """The tiny federation over messages."""
-    return InThisProcess(tiny())
+    """The tiny federation over messages, with batches of two sizes."""
+    return InThisProcess(tiny(batch=(4, 5)))
 
 
 @pytest.mark.slow

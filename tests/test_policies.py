@@ -55,8 +55,13 @@ def test_the_cartpole_network_has_386_parameters():
 def test_flat_vector_and_named_tensors_round_trip(name):
     policy = POLICIES[name]
     theta = np.arange(policy.size, dtype=np.float32)
-    params = policy.unravel(theta)
+    # Those of NumPy, those that have numbers, and those that stand for numbers take ways of their own.
+    params, known, traced = policy.unravel(theta), policy.unravel(jnp.asarray(theta)), jax.jit(policy.unravel)(theta)
     assert {name: x.shape for name, x in params.items()} == policy.shapes
+    assert all(np.array_equal(params[name], known[name]) for name in policy.shapes)
+    assert all(np.array_equal(params[name], traced[name]) for name in policy.shapes)
+    for ravel in (policy.ravel, jax.jit(policy.ravel)):
+        assert np.array_equal(ravel(known), theta)
     assert np.array_equal(jax.jit(policy.ravel)(params), theta)
     # `tensors` cuts the same vector into the same pieces, without gap or overlap.
     for part, (tensor, shape) in zip(policy.tensors, policy.shapes.items(), strict=True):

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import envpool
 import jax
 import numpy as np
 import pytest
@@ -144,6 +143,8 @@ class Undisturbed:
         def make(*arguments: Any, num_envs: int, **options: Any) -> Any:
             self.made.append(num_envs)
             return original(*arguments, num_envs=num_envs, **options)
+
+        import envpool  # not everywhere, and only here
 
         original = envpool.make_gymnasium
         with pytest.MonkeyPatch.context() as patch:

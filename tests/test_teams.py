@@ -216,7 +216,7 @@ def test_runs_side_by_side_are_not_divided_further(tmp_path: Path):
         "minibatch": 2,
         "agents": 4,
         "hidden": (4,),
-        "algorithm": "gpomdp",
+        "algorithm": "fedpg-br",
         "aggregator": "mean",
     }
     together, alone = Watched("LunarLander-v3"), Watched("LunarLander-v3")

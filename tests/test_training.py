@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import shutil
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,6 @@ from same import POLICIES, SEED, StopAt, assert_counts, bits, log_bits, same_run
 pytestmark = [pytest.mark.kernels]
 Content = Callable[[Path], dict[str, bytes]]
 AsOptions = Callable[[Config], list[str]]
-Start = Callable[[Path], "subprocess.Popen[str]"]
 
 
 @pytest.fixture(scope="module")

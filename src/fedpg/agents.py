@@ -223,7 +223,7 @@ def answer(
         there = np.arange(size) < count - first
         numbers, lying = np.where(there, agents[mine], -1), attacking[mine] & there
         cohort = LocalCohort(problem, broadcast, numbers, lying, cancel, width)
-        remembered = jax.tree.map(lambda x: np.asarray(x)[mine], memory["agents"])  # without a program of its own
+        remembered = jax.tree.map(lambda x: _rows(x, mine), memory["agents"])
         message, after = problem.algorithm.agent.answer(cohort, _for(broadcast, mine), remembered)
         return message, after, cohort.returns, cohort.steps
 
@@ -267,8 +267,14 @@ def warm_up(
 
 def _for(broadcast: Broadcast, agents: np.ndarray) -> Broadcast:
     """With the rows of these agents, where a vector has one for each."""
-    rows: dict[str, Any] = {name: np.asarray(v)[agents] if v.ndim == 2 else v for name, v in broadcast.vectors.items()}
+    rows = {name: _rows(v, agents) if v.ndim == 2 else v for name, v in broadcast.vectors.items()}
     return broadcast._replace(vectors=rows)
+
+
+def _rows(x: Any, chosen: np.ndarray) -> Any:
+    """x[chosen], cut out by NumPy: JAX would compile a program for every shape."""
+    keys = jnp.issubdtype(x.dtype, jax.dtypes.prng_key)  # which NumPy does not know
+    return x[chosen] if keys else jax.device_put(np.asarray(x)[chosen])
 
 
 def _joined(parts: tuple[Any, ...]) -> Any:

@@ -70,7 +70,7 @@ def line_search(score: Score) -> Array:
         back = jnp.where(s.probe > s.step, s.probe - s.step, s.probe / 2)  # not below 0
         fro = jnp.where(s.probe < s.best, s.probe + s.step, back)
         probe = jnp.where(first, s.probe, jnp.where(s.growing, s.best + s.step, fro))
-        found = score(probe)
+        found = score(probe).astype(jnp.float32)  # whatever precision the aggregator has
         better = first | (found > s.score)
         growing = s.growing & better
         return _Search(
@@ -140,7 +140,7 @@ def _by_decades(score: Score, start: Array) -> Array:
         factor = 10.0 ** (DECADES / 3.0**step)
         centre = jnp.where(up, s.centre, s.best)
         x = jnp.where(i == 0, start, jnp.where(up, centre * factor, centre / factor))
-        found = score(x)
+        found = score(x).astype(jnp.float32)
         better = found > s.score  # what is no number is not
         return _Decades(jnp.where(better, x, s.best), jnp.where(better, found, s.score), centre)
 
