@@ -62,7 +62,7 @@ def bench_pool(problem: Problem) -> None:
     together = min(config.agents, max(1, task.most // config.batch[1]))  # agents, as training has them
     batch = together * sum(config.batch) // 2 + config.test_episodes
     bare: list[float] = []
-    steps, of_rounds, seconds, rounds = 0, 0, 0.0, 0
+    of_rounds, of_tests, seconds, rounds = 0, 0, 0.0, 0
     task.seconds.clear()
     with Progress(console=console, transient=True) as progress, ThreadPoolExecutor(1) as beside:
         line = progress.add_task("training", total=config.trajectories)
@@ -74,14 +74,14 @@ def bench_pool(problem: Problem) -> None:
             began = time.monotonic()
             test = beside.submit(evaluated, testing, state)  # as training does
             state, log = advance(problem, state, agents, server)
-            for_test = test.result()[1]
+            of_tests += test.result()[1]
             spent = time.monotonic() - began
             seconds, since, rounds = seconds + spent, since + spent, rounds + 1
             of_rounds += log["agent_steps"] + log["server_steps"]
-            steps += log["agent_steps"] + log["server_steps"] + for_test
             progress.update(line, completed=state.counted)
     bare.append(bare_speed(pool, batch))
     alone = gymnasium_speed(problem, problem.policy.unravel(state.theta))
+    steps = of_rounds + of_tests
     training, bare_mean = steps / seconds, float(np.mean(bare))
 
     table = Table(title=f"Environment steps per second ({rounds} rounds, {steps:,} steps, {seconds:.0f} s)")
