@@ -75,7 +75,7 @@ def make_task(task: AnyTask) -> Task:
         error = unknown("task", task, [*TASKS, *gymnasium.registry])
         hint, _, _ = str(error).partition(" The tasks are")
         raise ConfigError(
-            f"{hint.rstrip(': ')} It must be an id of Gymnasium's (`gymnasium.pprint_registry()` lists them), "
+            f"{hint} It must be an id of Gymnasium's (`gymnasium.pprint_registry()` lists them), "
             "or your own as package.module:factory"
         )
     if has_envpool(task):
