@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 
 from documents import ROOT
-from fedpg.arena.games import Cast, Game, Result, read
+from fedpg.arena.games import Cast, Game, Ledger, Result, read
+from fedpg.arena.heterogeneity import STUDIES, WORST, plans, seeds_of, worth
 from fedpg.arena.matrix import Standing, matrix_of
-from fedpg.arena.players import NOBODY
+from fedpg.arena.players import HONEST as PLAIN_MEAN
+from fedpg.arena.players import NOBODY, SERVER
 from fedpg.arena.show import percent
 from fedpg.experiments.catalogue import EXPERIMENTS
 from fedpg.experiments.panels import config_of
@@ -197,3 +199,24 @@ def test_the_tables_of_the_broken_defence_are_of_stored_runs(task: str):
             if cells[len(panels) :] not in ([], [""]):
                 kept = np.mean([run.columns["accepted_byzantine"][1:].mean() / run.config.byzantine for run in runs])
                 assert cells[len(panels) :] == [f"{kept:.0%}"], what
+
+
+DIFFER = {"CartPole": 10}
+"""Seeds of the tables of agents that differ."""
+
+
+@pytest.mark.parametrize("task", DIFFER)
+def test_the_tables_of_agents_that_differ_are_of_stored_games(task: str):
+    long = next(name for name in STUDIES if name.startswith(task))
+    _, *rows = table_after("docs/heterogeneity.md", f"What it found on {task}")
+    seeds = seeds_of(long, RESULTS)
+    assert len(seeds) == DIFFER[task]
+    found = plans(long)
+    assert [row[0] for row in rows] == [f"±{plan.width:.0%}" for plan in found]
+    for (width, *cells), plan in zip(rows, found, strict=True):
+        played = Ledger(RESULTS, plan.base).results
+        pairs = [(attack, defence) for defence in ("compass", "fedpg") for attack in (NOBODY, WORST[0])]
+        main = [worth(played, pair, seeds) for pair in pairs]
+        ends = [worth(played, (NOBODY, defence), seeds) for defence in (SERVER, PLAIN_MEAN)]
+        expected = [f"{w.worst:,.0f}, {w.kept:.0%}" for w in main] + [f"{w.worst:,.0f}" for w in ends]
+        assert cells == expected, width

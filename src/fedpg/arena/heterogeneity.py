@@ -19,7 +19,7 @@ from fedpg.experiments.statistics import resampled
 
 AGENTS, LIARS = 10, 3
 WORST = ("alie,z=1.5", "sign-flipping")
-"""The attack that does most harm to natural steps with compass, and the paper's strongest."""
+"""The attack that hides in how far honest agents are apart, which is more where they differ; and the paper's own."""
 
 
 class Study(NamedTuple):
