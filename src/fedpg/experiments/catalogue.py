@@ -219,6 +219,7 @@ def _normalized(task: str, title: str, **settings: Any) -> Panel:
         Curve("l and c searched, knowing all", RED, liars),
         Curve("l and c searched, colluders' own", ORANGE, liars | {"attack_options": (colluders,)}),
         Curve("searched, knowing all, against compass", BLUE, liars | {"aggregator": "compass"}),
+        Curve("the server alone", GREEN, {"agents": 30, "aggregator": "server"} | settings, reference=True),
     )
     return Panel(f"normalized-{task}", title, task, curves)
 
