@@ -49,7 +49,8 @@ CONDITIONS: dict[str, dict[str, Any]] = {
     "3 of 10: ALIE, z = 1.5": {"agents": 10, "byzantine": 3, "attack": "alie", "attack_options": ("z=1.5",)},
     "3 of 10 flip rewards": {"agents": 10, "byzantine": 3, "attack": "reward-flipping"},
 }
-"""The paper's strongest attack, and the two that do most harm to natural steps with compass in the arena."""
+"""The paper's strongest attack, one that hides among honest replies, and one on what agents learn from; the arena has
+all the others."""
 
 
 def _methods(task: str, title: str, settings: dict[str, Any]) -> Panel:
