@@ -4,14 +4,15 @@
     python studies/natural_variance.py --task LunarLander-v3 --seeds 2 --at 350 700
     python studies/natural_variance.py --byzantine 3 --attack sign-flipping
 
-Three forms of one algorithm, honest agents by default, everything else as the preset `best` has it:
+Forms of one algorithm, honest agents by default, everything else as the preset `best` has it:
 
 - `plain`: the product's natural steps, whose memory of rounds is an average;
 - `inner N`: as in FedPG-BR, the server goes on after a round's step for N steps of its own. Each is along F^-1 v,
   v = g(tau | theta_n) - omega g(tau | theta_0) + mu for b trajectories of its own, as long a multiple of it as the
   round's own step was of F^-1 mu, and of no larger divergence;
 - `recursive`: as in STORM (Cutkosky and Orabona, 2019), the average of older aggregates is moved along to the new
-  policy. Agents send a second vector, omega g(tau | the policy before), and m + mu - mu(old) takes the place of m.
+  policy. Agents send a second vector, omega g(tau | the policy before), and m + mu - mu(old) takes the place of m;
+- `server`: the same, with mu - mu(old) from the server's own trajectories alone: nobody can lie about it.
 
 Returns are means over seeds, with their standard errors, at so many trajectories as the paper counts them: the mean
 over ten agents and the server, whose own are for F, for the check and for inner steps.
@@ -78,31 +79,38 @@ def answer_twice(cohort: Any, broadcast: Any, memory: Any) -> Any:
     return {"gradient": plain, "old": old}, memory
 
 
-def recursive_round(problem: Any, state: Any, federation: Any, server: Server) -> tuple[Any, Outcome]:
-    t, theta, (stride, old) = state.round + 1, state.theta, state.algorithm
-    broadcast = make_broadcast(state.key, t, server.draw_batch(state.key, t), theta=theta, old=old)
-    replies, agents = federation.ask(broadcast, state.agents)
-    verdict, aggregator = server.aggregate(state.aggregator, replies, broadcast)
-    after = theta
-    if verdict.somebody:
-        own, mu, sent = server.contribution(broadcast), verdict.gradient, replies.sent("gradient").clean
-        signal = signal_of(mu, sent, verdict.accepted, own.scores)
-        weights = np.asarray(verdict.accepted) / max(1, np.sum(verdict.accepted))
-        change = weights @ (np.asarray(sent) - np.asarray(replies.sent("old").clean))
-        moved = stride._replace(mean=stride.mean + (change if t > 1 else 0.0))
-        after, stride = step(problem.policy, KEEP, theta, mu, signal, own, moved)
-    state = state._replace(theta=after, aggregator=aggregator, agents=agents, algorithm=(stride, theta))
-    return state, Outcome(replies, verdict, 1, int(verdict.somebody), own=server.own_count)
+def make_recursive(by_server: bool) -> Algorithm:
+    """Natural steps whose average of older aggregates moves along."""
 
+    def one_round(problem: Any, state: Any, federation: Any, server: Server) -> tuple[Any, Outcome]:
+        t, theta, (stride, old) = state.round + 1, state.theta, state.algorithm
+        vectors = {"theta": theta} if by_server else {"theta": theta, "old": old}
+        broadcast = make_broadcast(state.key, t, server.draw_batch(state.key, t), **vectors)
+        replies, agents = federation.ask(broadcast, state.agents)
+        verdict, aggregator = server.aggregate(state.aggregator, replies, broadcast)
+        after = theta
+        if verdict.somebody:
+            own, mu, sent = server.contribution(broadcast), verdict.gradient, replies.sent("gradient").clean
+            signal = signal_of(mu, sent, verdict.accepted, own.scores)
+            if by_server:  # of the trajectories that it contributes from, if b is as many
+                change = server.semi_stochastic(theta, old, jnp.zeros_like(theta), broadcast, 0).v
+            else:
+                weights = np.asarray(verdict.accepted) / max(1, np.sum(verdict.accepted))
+                change = weights @ (np.asarray(sent) - np.asarray(replies.sent("old").clean))
+            moved = stride._replace(mean=stride.mean + (change if t > 1 else 0.0))
+            after, stride = step(problem.policy, KEEP, theta, mu, signal, own, moved)
+        state = state._replace(theta=after, aggregator=aggregator, agents=agents, algorithm=(stride, theta))
+        return state, Outcome(replies, verdict, 1, int(verdict.somebody), own=server.own_count)
 
-RECURSIVE = PLAIN._replace(
-    round=recursive_round,
-    agent=Agent(answer_twice),
-    reply=Schema(vectors=("gradient", "old")),
-    broadcast=("theta", "old"),
-    init=lambda problem, theta: (PLAIN.init(problem, theta), theta),
-    warm_up=lambda problem, state, own: None,
-)
+    mine = PLAIN._replace(
+        round=one_round,
+        init=lambda problem, theta: (PLAIN.init(problem, theta), theta),
+        warm_up=lambda problem, state, own: None,
+    )
+    if by_server:
+        return mine
+    twice = {"agent": Agent(answer_twice), "reply": Schema(vectors=("gradient", "old")), "broadcast": ("theta", "old")}
+    return mine._replace(**twice)
 
 
 def main() -> None:
@@ -111,14 +119,16 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--at", type=int, nargs="+", default=(50, 100, 150, 250, 500), help="trajectories")
     parser.add_argument("--minibatch", type=int, default=16, help="b, of an inner step")
-    parser.add_argument("--inner", type=int, nargs="*", default=(1, 3))
+    parser.add_argument("--forms", nargs="+", default=("plain", "recursive", "server", "inner 1", "inner 2"))
     parser.add_argument("--byzantine", type=int, default=0)
     parser.add_argument("--attack", default="sign-flipping")
     options = parser.parse_args()
     liars = {"byzantine": options.byzantine, "attack": options.attack} if options.byzantine else {}
     config = make_config(options.task, agents=10, minibatch=options.minibatch, **liars)
-    forms = {"plain": PLAIN, "recursive": RECURSIVE} | {f"inner {n}": make_inner(n) for n in options.inner}
-    for name, algorithm in forms.items():
+    forms = {"plain": PLAIN, "recursive": make_recursive(False), "server": make_recursive(True)}
+    forms |= {f"inner {n}": make_inner(n) for n in (1, 2, 3)}
+    for name in options.forms:
+        algorithm = forms[name]
         problem = make_problem(config, algorithm=algorithm)
         agents, server = Local(problem, cores()), Server(problem)
         rows = []
