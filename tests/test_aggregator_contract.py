@@ -42,8 +42,8 @@ EXCEPTIONS = {
     ),
     ("centred-clipping", "translation"): "it starts from 0, and has not arrived after its steps",
     ("nnm+krum", "order"): "agents with the same neighbours have the same mean of them, and Krum takes the first",
-    ("bucketing+median", "bounded"): "three liars may spoil three of five buckets",
-    ("bucketing+median", "opposite"): "three liars may spoil three of five buckets",
+    ("bucketing+median", "bounded"): "it is for two liars of ten, and three may spoil three of five buckets",
+    ("bucketing+median", "opposite"): "it is for two liars of ten, and three may spoil three of five buckets",
     ("bucketing+median", "order"): "the buckets are drawn by the agents' numbers",
 }
 """(aggregator, promise) -> why it does not make that promise; that it does not is checked as well."""
@@ -62,7 +62,8 @@ class Member(NamedTuple):
     def made(self, scale: float = 1.0) -> Aggregator:
         options = (f"c={4 * scale}",) if self.name.startswith("clipping") else ()  # about as long as an honest one
         sigma = "auto" if self.auto else scale * SIGMA if self.name in WITH_SIGMA else SIGMA
-        return make_aggregator(self.name, options, alpha=ALPHA, sigma=sigma, delta=0.6)
+        alpha = 0.2 if self.name.startswith("bucketing") else ALPHA
+        return make_aggregator(self.name, options, alpha=alpha, sigma=sigma, delta=0.6)
 
 
 DAILY = ("compass", "fedpg", "krum", "median", "nnm+krum")

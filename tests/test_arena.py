@@ -29,6 +29,7 @@ from fedpg.arena.players import (
 )
 from fedpg.arena.section import sections
 from fedpg.arena.show import heat_map
+from fedpg.arena.verify import old_games, sample_of, verify
 from fedpg.cli import main
 from fedpg.cli.arena import playable
 from fedpg.experiments import fingerprint as fingerprint_module
@@ -65,7 +66,7 @@ def test_a_player_is_a_name_and_its_options():
 
 @pytest.mark.slow
 def test_every_attack_and_defence_of_the_arena_can_be_made_and_differs_from_the_others():
-    base = base_config("CartPole-v1", 10, 3, 1500)
+    base = base_config("CartPole-v1", 10, 2, 1500)
     problems = pairings_of(base, list(dict.fromkeys(pairs_of(ATTACKS, DEFENCES[:1]) + [(NOBODY, d) for d in DEFENCES])))
     configs = {dataclasses.replace(p.problem.config, trajectories=1) for p in problems.values()}
     assert len(configs) == len(problems)
@@ -143,6 +144,37 @@ def test_games_of_other_code_are_played_again(played: Ledger, pairs: list[tuple[
     game = Game("sign-flipping", "mean", 0)
     ledger.results[game] = dataclasses.replace(ledger.results[game], code="old")
     assert missing(ledger, pairs, [0, 1]) == [game]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("same", [True, False])
+def test_of_games_of_other_code_a_sample_speaks_for_all_if_it_comes_out_the_same(
+    same: bool, played: Ledger, pairs: list[tuple[str, str]], pairings: Pairings, tmp_path: Path
+):
+    ledger = Ledger(tmp_path, BASE)
+    ledger.results = {g: dataclasses.replace(r, code="old") for g, r in played.results.items()}
+    games = old_games(ledger, pairs, [0, 1])
+    assert len(games) == len(played.results) > len(sample_of(games))
+    for who in ("attack", "defence"):
+        assert {getattr(g, who) for g in sample_of(games)} == {getattr(g, who) for g in games}
+    other = sample_of(games)[1]
+    if not same:
+        ledger.results[other] = dataclasses.replace(ledger.results[other], area=ledger.results[other].area + 1e-3)
+    count, different = verify(ledger, games, pairings, Path("unused"), threading.Event(), quiet)
+    assert (count, different) == (len(sample_of(games)), [] if same else [other])
+    left = missing(Ledger(tmp_path, BASE), pairs, [0, 1])
+    assert len(left) == (0 if same else len(games) - count)
+
+
+def test_a_defence_may_have_agents_who_average_over_rounds():
+    base = base_config("CartPole-v1", agents=4, byzantine=1, trajectories=12, **(SHORT | {"algorithm": "fedpg-br"}))
+    config = settings_of(base, "ipm", "nnm+krum,momentum=0.9,krum.f=0")
+    assert (config.momentum, config.aggregator_options) == (0.9, ("krum.f=0",))
+    assert settings_of(base, "ipm", "krum").momentum == 0
+    with pytest.raises(ConfigError, match="remembers the rounds before in its own way"):
+        settings_of(BASE, "ipm", "krum,momentum=0.9")
+    with pytest.raises(ConfigError, match="momentum must be a number"):
+        settings_of(base, "ipm", "krum,momentum=much")
 
 
 @pytest.mark.slow

@@ -124,14 +124,14 @@ def test_a_search_where_the_honest_learn_nothing_says_so(tmp_path: Path):
 
 
 def test_a_child_of_an_attack_keeps_the_options_that_are_not_searched():
-    child = next(mutations(np.random.default_rng(0), ["my:attack,a=1,b=x=y"]))
+    child = next(mutations(np.random.default_rng(0), ["my:attack,a=1,b=x=y"], [1]))
     assert words_of(child)[1][:2] == ("a=1", "b=x=y")
 
 
 def test_everything_that_a_search_draws_can_be_played():
     base = base_config("CartPole-v1", 10, 3, 1500)
     rng = np.random.default_rng(1)
-    drawn = unlike(draws(rng), [], 100)
+    drawn = unlike(draws(rng, [1, 5]), [], 100)
     assert {words_of(attack)[0] for attack in drawn} == set(SPACE)
-    children = unlike(mutations(rng, drawn), drawn, 30)
+    children = unlike(mutations(rng, drawn, [1, 5]), drawn, 30)
     pairings_of(base, [(attack, "mean") for attack in drawn + children])

@@ -186,7 +186,7 @@ def test_pieces_of_the_users_own_are_found_by_their_paths(tmp_path: Path, monkey
         "from fedpg.aggregators import mean\n"
         "def mirror(scene):\n    return -scene.gradients\n"
         "average = mean()\n"
-        "def trimmed(share=0.1, alpha=0.0):\n    return mean()._replace(needs=(f'{share:g} {alpha:g}',))\n"
+        "def trimmed(share=0.1, alpha=0.0):\n    return mean()._replace(init=lambda agents, size: (share, alpha))\n"
         "still = Attack(act=lambda action, random: 0 * action)\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
@@ -201,7 +201,7 @@ def test_pieces_of_the_users_own_are_found_by_their_paths(tmp_path: Path, monkey
     assert isinstance(average, Aggregator)
     options = {"alpha": 0.25, "aggregator_options": ("share=0.5",)}
     made = make_problem(make_config(aggregator="an_attack_of_mine:trimmed", **options)).aggregator
-    assert made.needs == ("0.5 0.25",)  # its own parameter, and the setting of that name
+    assert made.init(10, 3) == (0.5, 0.25)  # its own parameter, and the setting of that name
     with pytest.raises(ConfigError, match="not a function"):
         make_problem(make_config(aggregator="an_attack_of_mine:average", **options))
 

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import json
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -76,6 +77,32 @@ def test_words_may_give_a_range_a_list_or_a_function(tmp_path: Path, monkeypatch
     monkeypatch.syspath_prepend(str(tmp_path))
     assert differences(CARTPOLE, ["my_poles:length"], 2, 0).agents == {"half_length": [0.3, 0.4]}
     assert differences(CARTPOLE, ["my_poles:length"], 2, 0, unseen=2).agents == {"half_length": [0.5, 0.6]}
+    (tmp_path / "my_short.py").write_text("def length(agent):\n    return {'length': 0.3}\n")
+    assert differences(CARTPOLE, ["my_short:length"], 2, 0).agents == {"half_length": [0.3, 0.3]}  # as words may
+
+
+def test_a_whole_number_stays_one():
+    skips = differences(make_task("HalfCheetah-v5"), ["frame_skip=1,2,3"], 3, 0).agents["frame_skip"]
+    assert skips == [1, 2, 3]
+    assert {type(skip) for skip in skips} == {int}
+
+
+@pytest.mark.parametrize("value", [-0.5, 0.0, np.float32(-0.3), np.nan, np.inf, np.float64(np.inf)])
+def test_numbers_that_break_the_physics_are_refused_however_they_come(
+    value: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    config = make_config(**(TINY | {"agents": 2, "byzantine": 0}))
+    with pytest.raises(ConfigError, match=r"half_length of CartPole-v1 must be .*agent 0"):
+        make_problem(config, parameters={"half_length": [value, 0.5]})
+    text = f"import numpy\nhalf = numpy.{type(value).__name__}({str(value)!r})\n"
+    (tmp_path / "my_wrong.py").write_text(text.replace("numpy.float(", "float(") + LENGTHS)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "my_wrong", raising=False)
+    with pytest.raises(ConfigError, match=r"half_length of CartPole-v1 must be .*agent 0"):
+        differences(CARTPOLE, ["my_wrong:length"], 2, 0)
+
+
+LENGTHS = "def length(agent):\n    return {'half_length': half if agent == 0 else 0.5}\n"
 
 
 def test_one_agent_alone_has_a_server_in_its_own_task_and_wind_blows_for_all():
@@ -281,6 +308,11 @@ def test_the_command_line_says_what_each_agent_gets(
     assert "unseen tasks" in printed
     assert main(["evaluate", str(tmp_path / "run"), "--per-agent", "--episodes", "3"]) == 0
     assert "worst" in capsys.readouterr().out
+    lying = as_options(make_config(**(VARIED | {"byzantine": 1, "trajectories": 10})))
+    assert main(["train", "--vary", "length=0.5", *lying, "--out", str(tmp_path / "liar"), "--quiet"]) == 0
+    capsys.readouterr()
+    assert main(["evaluate", str(tmp_path / "liar"), "--per-agent", "--episodes", "3"]) == 0
+    assert "Byzantine" in capsys.readouterr().out
     assert main(["evaluate", str(tmp_path / "run"), "--task", "test_differences:plain_pole", "--episodes", "2"]) == 0
     words = ["adapt", str(tmp_path / "run"), "--trajectories", "8", "--episodes", "2", "--out", str(tmp_path / "own")]
     assert main(words) == 2

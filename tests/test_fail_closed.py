@@ -75,7 +75,7 @@ def test_the_same_rule_is_closed_once_so_that_nothing_is_compiled_twice():
     assert make_problem(make_config(fail_closed=True, alpha=0.2), aggregator=own).aggregator is closed(own, 0.2)
 
 
-@pytest.mark.parametrize("name", ["krum", "dnc", "server", "nnm+krum"])
+@pytest.mark.parametrize("name", ["krum", "dnc", "server", "nnm+krum", "multi-krum", "mda", "bucketing+median"])
 def test_rules_that_listen_to_few_on_purpose_cannot_fail_closed(name: str):
     with pytest.raises(ConfigError, match=re.escape(f"fail_closed with the aggregator {name!r} would use no round")):
         make_problem(make_config(aggregator=name, fail_closed=True))

@@ -186,6 +186,10 @@ def test_a_federation_that_cannot_be_made_leaves_nothing(tmp_path: Path, monkeyp
     config = make_config(**HONEST)
     with pytest.raises(ConfigError, match="nonsense"):
         create(tmp_path / "f", dataclasses.replace(config, aggregator="nonsense"), "127.0.0.1:1")
+    with pytest.raises(ConfigError, match="krum needs at least"):  # for so few agents
+        create(
+            tmp_path / "f", dataclasses.replace(config, aggregator="krum", aggregator_options=("f=7",)), "127.0.0.1:1"
+        )
     with pytest.raises(StorageError, match="too long"):
         create(tmp_path / ("f" * 300), config, "127.0.0.1:1")
     write, left = folder.write_whole, [5]

@@ -222,7 +222,7 @@ def test_a_smoothed_server_gradient_is_a_corrected_average():
 
 def test_buckets_hold_s_agents_and_share_their_verdict():
     x = np.arange(7.0)[:, None] ** 2
-    rules = (bucketing(LOOK, s=2), bucketing(krum(f=0), s=2))
+    rules = (bucketing(LOOK, s=2, f=0), bucketing(krum(f=0), s=2, f=0))
     (_, memory), (verdict, _) = first_rounds(rules, Sent(x.astype(np.float32), np.ones(7, bool), 16), Own())
     means = np.asarray(looked_at(memory))
     assert means.shape == (4, 1)

@@ -57,7 +57,7 @@ def assert_same(first: Aggregator, second: Aggregator, sent: Sent = SENT) -> Non
         ("nnm+krum", ("f=2",), nnm(krum(f=2), f=2)),
         ("nnm+krum", ("nnm.f=1", "krum.f=2"), nnm(krum(f=2), f=1)),
         ("arc+nnm+trimmed-mean", (), arc(nnm(trimmed_mean(f=3), f=3), f=3)),
-        ("bucketing+mean", ("s=3",), bucketing(mean(), s=3)),
+        ("bucketing+mean", ("s=3", "f=1"), bucketing(mean(), s=3, f=1)),
     ],
 )
 def test_a_name_with_plus_is_the_composition_of_its_parts(name: str, options: tuple[str, ...], same: Aggregator):
@@ -70,8 +70,8 @@ def test_equal_names_and_options_are_the_same_object():
 
 def test_behind_buckets_of_s_a_rule_expects_up_to_s_times_the_share_of_liars():
     by_name = make_aggregator("bucketing+trimmed-mean", alpha=0.2)  # 2 of 10 agents, so 2 of 5 buckets
-    assert_same(by_name, bucketing(trimmed_mean(f=2)))
-    with pytest.raises(ConfigError, match=r"trimmed-mean needs at least 7 vectors for f = 3, and gets K = 5"):
+    assert_same(by_name, bucketing(trimmed_mean(f=2), f=2))
+    with pytest.raises(ConfigError, match=r"bucketing needs at least 13 vectors for f = 3, and gets K = 10.*at most 2"):
         make_aggregator("bucketing+trimmed-mean", alpha=0.3).init(10, 5)
 
 
@@ -81,14 +81,14 @@ def test_behind_buckets_as_many_are_expected_to_be_spoilt_as_agents_may_lie(agen
     """f = floor(alpha K), also where K is no multiple of s: all that s f < K / 2 allows."""
     by_name = make_aggregator("bucketing+trimmed-mean", alpha=alpha)
     sent = Sent(SENT.vectors[:agents], SENT.valid[:agents], 16)
-    assert_same(by_name, bucketing(trimmed_mean(f=f)), sent)
+    assert_same(by_name, bucketing(trimmed_mean(f=f), f=f), sent)
 
 
 def test_buckets_of_buckets_are_spoilt_by_as_many():
     """Two of twenty lie: up to 2 of 10 buckets, and up to 2 of 5 buckets of buckets."""
     sent = Sent(np.concatenate([X, 2 * X]), np.ones(20, bool), 16)
     by_name = make_aggregator("bucketing+bucketing+trimmed-mean", alpha=0.1)
-    assert_same(by_name, bucketing(bucketing(trimmed_mean(f=2))), sent)
+    assert_same(by_name, bucketing(bucketing(trimmed_mean(f=2), f=2), f=2), sent)
 
 
 def test_parts_may_be_the_users_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -119,6 +119,7 @@ def test_parts_may_be_the_users_own(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         ("krum", ("f=x",), "f must be a whole number"),
         ("clipping+mean", ("c=0",), "c must be more than 0"),
         ("bucketing+mean", ("s=0",), "s must be 1 or more"),
+        ("bucketing+compass", (), "remembers what each agent did"),
         ("centred-clipping", ("tau=0",), "tau must be more than 0"),
         ("fltrust", ("smooth=1",), "less than 1"),
         ("dnc", ("share=0",), "share must be more than 0"),
@@ -135,7 +136,10 @@ def test_what_cannot_be_made_is_refused_with_a_reason(name: str, options: tuple[
 @pytest.mark.parametrize(
     ("name", "agents", "options", "words"),
     [
-        ("krum", 5, ("f=3",), "krum needs at least 6 vectors for f = 3, and gets K = 5.*at most 2"),
+        ("krum", 5, ("f=3",), "krum needs at least 7 vectors for f = 3, and gets K = 5.*at most 2"),
+        ("krum", 10, ("f=6",), "krum needs at least 13 vectors.*at most 4"),
+        ("multi-krum", 10, ("f=7",), "multi-krum needs at least 15 vectors"),
+        ("bucketing+median", 10, (), "bucketing needs at least 13 vectors for f = 3"),
         ("trimmed-mean", 6, ("f=3",), "trimmed-mean needs at least 7"),
         ("nnm+median", 6, ("f=3",), "nnm needs at least 7"),
         ("mda", 40, (), "mda would try .* subsets for K = 40 and f = 12.*use caf"),

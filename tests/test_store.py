@@ -198,7 +198,7 @@ CHOOSING = {
 """These import everything that a name may stand for; which of it a run depends on is in its settings."""
 ELSEWHERE = {("policies/mlp.py", "columns.py")}
 """Of this a compiled run uses nothing: products of NumPy."""
-DIFFERENT = {"tasks/differences.py", "tasks/models.py"}
+DIFFERENT = {"tasks/differences.py", "tasks/models.py", "training/each.py"}
 """Of these a run whose agents are alike uses nothing."""
 CONFIGS = {
     f"{task}, {algorithm}, {aggregator}, {policy}": make_config(
@@ -247,7 +247,9 @@ def test_the_fingerprint_covers_everything_that_a_run_imports(config: Config):
         for path in (BASE / room).rglob("*.py"):
             name = path.relative_to(BASE).as_posix()
             assert (name in covered) == pieces.get(name, True), name
-    judging = {"mean": [], "fedpg": ["fedpg", "sigma"], "nnm+krum": ["distances", "parts", "pre"]}[config.aggregator]
+    judging = {"mean": [], "fedpg": ["fedpg", "sigma"], "nnm+krum": ["distances", "parts", "pre", "registry"]}[
+        config.aggregator
+    ]
     found = sorted(Path(name).stem for name in covered if name.startswith("aggregators/"))
     assert found == sorted(["aggregator", "guards", *judging])
     assert set(decisive(dataclasses.replace(config, vary=("gravity=0.1",)))) == covered | DIFFERENT
@@ -275,6 +277,8 @@ class Shape:
     def area(self, r: float = 1.0) -> float:
         """About a function."""
         # Because of circles.
+        if r < 0:
+            raise ValueError("a word")
         return AREA * r**2 if r else f"{r:.1f}"
 '''
 
@@ -288,6 +292,8 @@ class Shape:
         ("About a number.", "Of a disc.", True),
         ("About the module.", "Another one.", True),
         ("AREA * r**2", "(AREA * (r ** 2))", True),
+        ("a word", "two words", True),
+        ("r < 0", "r < 1", False),
         ("r**2", "r**3", False),
         ("r: float = 1.0", "r: float = 2.0", False),
         ("math.pi", "math.e", False),

@@ -11,9 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from fedpg.aggregators import Aggregator, Own, Sent
+from fedpg.aggregators import Aggregator, Own, Sent, check_first_memory, check_memory
 from fedpg.attacks import Attack, Scene
-from fedpg.errors import ConfigError
+from fedpg.errors import ConfigError, SimulationError
 from fedpg.per_agent import Corrections, Gradients, HessianProducts, PerAgent, made_of
 from fedpg.policies import Policy
 from fedpg.problem import Agent, Broadcast, Cohort, Memory, Problem, Schema, make_broadcast, status_of
@@ -182,8 +182,11 @@ def _aggregate(aggregator: Aggregator, judging: tuple[Memory, Own, int], vectors
 def first_memory(problem: Problem, agents: int) -> dict[str, Any]:
     """What so many agents and their attack remember before the first round."""
     size = problem.policy.size
+    mine = problem.algorithm.agent.init(agents, size)
     attack = {name: problem.attack.init(agents, size) for name in problem.algorithm.reply.vectors}
-    return {"agents": problem.algorithm.agent.init(agents, size), "attack": attack}
+    check_first_memory("the agents'", mine, rows=agents)
+    check_first_memory("the attack's", attack)
+    return {"agents": mine, "attack": attack}
 
 
 class Answers(NamedTuple):
@@ -230,9 +233,10 @@ def answer(
     firsts = range(0, count, size)
     done = list(threads.map(work, firsts)) if threads is not None and len(firsts) > 1 else [*map(work, firsts)]
     message, after, returns, steps = jax.tree.map(lambda *x: _joined(x)[:count], *done)
-    names = {*problem.algorithm.reply.vectors, *problem.algorithm.reply.scalars}
-    if set(message) != names:
-        raise ConfigError(f"the agents sent {sorted(message)}, and the algorithm declares {sorted(names)}")
+    if not np.isfinite(returns[~attacking]).all():  # simulators outside JAX are looked at while they go on
+        raise SimulationError(f"{problem.task.id} gave rewards that are not finite: correct the task")
+    check_message(problem.algorithm.reply, message, count, problem.policy.size)
+    check_memory("the agents'", memory["agents"], after)
     aggregator, judging = None, None
     if watch is not None and problem.attack.adaptive:
         target = watch(broadcast)
@@ -249,7 +253,21 @@ def answer(
         agents,
         attacking,
     )
+    check_memory("the attack's", memory["attack"], lies)
     return Answers(sent, lengths, status, returns, steps), {"agents": after, "attack": lies}
+
+
+def check_message(schema: Schema, message: dict[str, Any], agents: int, size: int) -> None:
+    """Refuse what so many agents are to send if it is not what the algorithm declares."""
+    names = {*schema.vectors, *schema.scalars}
+    if not schema.vectors:
+        raise ConfigError("the algorithm's schema has no vector: agents must send one, for the aggregator")
+    if set(message) != names:
+        raise ConfigError(f"the agents sent {sorted(message)}, and the algorithm declares {sorted(names)}")
+    for name, value in message.items():
+        shape = (agents, size) if name in schema.vectors else (agents,)
+        if jnp.shape(value) != shape:
+            raise ConfigError(f"the agents sent {name!r} of shape {jnp.shape(value)}: it must be {shape}, a row each")
 
 
 def warm_up(
@@ -273,8 +291,7 @@ def _for(broadcast: Broadcast, agents: np.ndarray) -> Broadcast:
 
 def _rows(x: Any, chosen: np.ndarray) -> Any:
     """x[chosen], cut out by NumPy: JAX would compile a program for every shape."""
-    keys = jnp.issubdtype(x.dtype, jax.dtypes.prng_key)  # which NumPy does not know
-    return x[chosen] if keys else jax.device_put(np.asarray(x)[chosen])
+    return jax.device_put(np.asarray(x)[chosen])
 
 
 def _joined(parts: tuple[Any, ...]) -> Any:

@@ -28,4 +28,6 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> ConfigError:
     lower = {k.lower(): k for k in known}
     near = [lower[k] for k in difflib.get_close_matches(str(name).lower(), lower, n=3, cutoff=0.5)]
     hint = f"did you mean {' or '.join(near)}? " if near else ""
-    return ConfigError(f"unknown {kind} {name!r}: {hint}The {kind}s are {', '.join(known)}.")
+    head, of, whose = kind.partition(" of ")
+    listed = f"The {head}s{of}{whose} are {', '.join(known)}." if known else f"There is no {kind}."
+    return ConfigError(f"unknown {kind} {name!r}: {hint}{listed}")

@@ -49,6 +49,18 @@ def look_up(
             have = f"its parameters are {', '.join(known)}" if known else "it has no parameters"
             raise ConfigError(f"{kind} {name!r} has no parameter {key!r}: {have}")
         arguments[key] = _parsed(f"{kind} {name!r}: {key}", value, hints.get(key, float))
+    missing = [
+        key
+        for key, parameter in takes.items()
+        if parameter.default is parameter.empty
+        and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+        and key not in arguments
+    ]
+    if missing:
+        raise ConfigError(
+            f"{kind} {name!r} is made by a function that needs {', '.join(missing)}: give options {missing[0]}=..., or "
+            f"defaults in the function; if it is not what makes the {kind}, name what does"
+        )
     return make(**arguments)
 
 

@@ -12,6 +12,7 @@ from jax import Array
 from fedpg.aggregators import Aggregator, Own, Sent, Verdict
 from fedpg.attacks import Attack
 from fedpg.config import Config
+from fedpg.errors import ConfigError
 from fedpg.estimators import Estimator
 from fedpg.policies import Policy
 from fedpg.tasks.task import RoundKeys, Task, stream
@@ -81,6 +82,18 @@ def make_broadcast(run_key: Array, round_: int, batch: int, **vectors: Array) ->
     """What the server sends in a round of the run with that key."""
     key, pool_key = _round_keys(run_key, round_)
     return Broadcast(round_, batch, key, pool_key, vectors)
+
+
+def check_broadcast(broadcast: Broadcast, names: tuple[str, ...], agents: int, size: int) -> None:
+    """Refuse a broadcast of other vectors than the algorithm declares, which sites would refuse too."""
+    if set(broadcast.vectors) != set(names):
+        raise ConfigError(f"the broadcast has {sorted(broadcast.vectors)}, and the algorithm declares {sorted(names)}")
+    for name, value in broadcast.vectors.items():
+        if jnp.shape(value) not in ((size,), (agents, size)):
+            raise ConfigError(
+                f"the broadcast's {name!r} has the shape {jnp.shape(value)}: it must be ({size},), or ({agents}, "
+                f"{size}) with a row for each agent"
+            )
 
 
 class Schema(NamedTuple):

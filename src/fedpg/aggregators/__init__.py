@@ -17,7 +17,7 @@ from fedpg.aggregators.compass import compass
 from fedpg.aggregators.coordinates import mean_around_median, median, trimmed_mean
 from fedpg.aggregators.distances import krum, mda, multi_krum
 from fedpg.aggregators.fedpg import fedpg, majority, r2, required
-from fedpg.aggregators.guards import check_verdict, closed, guarded
+from fedpg.aggregators.guards import check_first_memory, check_memory, check_rule, check_verdict, closed, guarded
 from fedpg.aggregators.pre import arc, bucketing, clipping, nnm
 from fedpg.aggregators.registry import AGGREGATORS, PRE, make_aggregator
 from fedpg.aggregators.sigma import concentration
@@ -37,6 +37,9 @@ __all__ = [
     "bucketing",
     "caf",
     "centred_clipping",
+    "check_first_memory",
+    "check_memory",
+    "check_rule",
     "check_verdict",
     "clipping",
     "closed",

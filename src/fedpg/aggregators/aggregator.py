@@ -13,6 +13,7 @@ import numpy as np
 from jax import Array
 
 from fedpg.attacks.attack import mean_of
+from fedpg.errors import ConfigError
 
 CANDIDATES = 16
 RULES = ("nobody", "R1", "R2", "mean", "other")
@@ -73,6 +74,8 @@ class Aggregator(NamedTuple):
     """(K, D) -> the memory before the first round: a tree of arrays."""
     needs: tuple[str, ...] = ()
     """The fields of `Own` that the server is to compute."""
+    by_agent: bool = False
+    """Whether it remembers something of every agent: then it must be the agents' own vectors that it is given."""
 
 
 def decide(
@@ -86,6 +89,12 @@ def decide(
     distances: Array | None = None,
 ) -> Verdict:
     """A verdict, with the evidence that every aggregator has; without given distances, those to the aggregate."""
+    agents, size = sent.vectors.shape
+    for name, value, shape in (("gradient", gradient, (size,)), ("accepted", accepted, (agents,))):
+        if jnp.shape(value) != shape:
+            raise ConfigError(
+                f"the aggregator's verdict is wrong: {name} must be an array of shape {shape}, not {jnp.shape(value)}"
+            )
     somebody = jnp.any(accepted)
     if distances is None:
         away = jnp.linalg.norm(sent.clean - gradient, axis=1)

@@ -120,7 +120,7 @@ def compass(smooth: float | None = None) -> Aggregator:
         memory = jax.tree.map(lambda new, old: jnp.where(fault, old, new), _sound(now, memory), memory)
         return decide(sent, gradient, counts > 0, threshold=limit, distances=distances), memory
 
-    return Aggregator(update, init, needs=("gradient",))
+    return Aggregator(update, init, needs=("gradient",), by_agent=True)
 
 
 class Measured(NamedTuple):

@@ -24,7 +24,7 @@ BLOCK = 2**20
 def krum(f: int | None = None, alpha: float = 0.3) -> Aggregator:
     """The one vector with the least sum of squared distances to its n - f - 2 nearest others.
 
-    Needs f; defined for n >= f + 3. Promises, for n > 2f + 2, a vector whose error is of the order of the honest
+    Needs f < n / 2 and n >= f + 3. Promises, for n > 2f + 2, a vector whose error is of the order of the honest
     ones' deviation times sqrt(n); it lies among them however far away the f others are.
     P. Blanchard, E. M. El Mhamdi, R. Guerraoui, J. Stainer, "Machine learning with adversaries: Byzantine tolerant
     gradient descent", NeurIPS 2017.
@@ -45,7 +45,7 @@ def multi_krum(f: int | None = None, alpha: float = 0.3) -> Aggregator:
     """The mean of the n - f vectors with the least sums of squared distances to their n - f - 2 nearest others.
 
     The recorded distances are the roots of the mean squares that decide, the threshold is the largest accepted one.
-    Needs f; defined for n >= f + 3. Promises what Krum does, with less noise: it averages n - f.
+    Needs f < n / 2 and n >= f + 3. Promises what Krum does, with less noise: it averages n - f.
     P. Blanchard, E. M. El Mhamdi, R. Guerraoui, J. Stainer, "Machine learning with adversaries: Byzantine tolerant
     gradient descent", NeurIPS 2017.
     """
@@ -64,8 +64,8 @@ def multi_krum(f: int | None = None, alpha: float = 0.3) -> Aggregator:
 
 
 def _krum_least(f: int) -> int:
-    """The fewest vectors of which each has one nearest other, when there may be liars."""
-    return f + 3 if f else 1
+    """The fewest vectors of which each has one nearest other, and the liars are no half, when there may be liars."""
+    return max(f + 3, 2 * f + 1) if f else 1
 
 
 def _krum_scores(sent: Sent, faults: Faults) -> tuple[Array, Array]:

@@ -47,7 +47,7 @@ def guarded(update: Update) -> Update:
             raise ConfigError(f"the aggregator's update must return (verdict, memory), not {_kind(answer)}")
         verdict, after = answer
         check_verdict(verdict, *sent.vectors.shape)
-        _check_memory(memory, after)
+        check_memory("the aggregator's", memory, after)
         finite = jnp.all(jnp.isfinite(verdict.gradient))
         evidence = {name: getattr(verdict, name) for name in ("threshold", "distances", "sigma")}
         known = {name: jnp.where(jnp.isnan(value), jnp.inf, value) for name, value in evidence.items()}
@@ -55,6 +55,25 @@ def guarded(update: Update) -> Update:
         return _nobody_if(~finite, verdict._replace(**known)), kept
 
     return checked
+
+
+def check_rule(rule: Aggregator, agents: int, size: int, observations: int) -> None:
+    """Try the aggregator on shapes alone, for K agents' vectors of D numbers; a ConfigError if it cannot work."""
+
+    def shape(*axes: int) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(axes, jnp.float32)
+
+    rows = 8  # of the server's trajectories or steps: it does not matter how many
+    shapes = {
+        "gradient": shape(size),
+        "influences": shape(rows, size),
+        "scores": shape(rows, size),
+        "check": shape(size),
+        "states": shape(observations, rows),
+    }
+    own = Own(**{name: shapes[name] for name in rule.needs})  # type: ignore[arg-type]
+    sent = Sent(shape(agents, size), jax.ShapeDtypeStruct((agents,), bool), 1)  # type: ignore[arg-type]
+    jax.eval_shape(guarded(rule.update), rule.init(agents, size), sent, own)
 
 
 def check_verdict(verdict: Any, agents: int, size: int) -> None:
@@ -86,16 +105,30 @@ def check_verdict(verdict: Any, agents: int, size: int) -> None:
             raise ConfigError(f"the aggregator's verdict is wrong: {name} must be {wanted}, not {_kind(value)}")
 
 
-def _check_memory(before: Memory, after: Memory) -> None:
+def check_memory(whose: str, before: Memory, after: Memory) -> None:
+    """Refuse a memory that changed its form: a checkpoint could not be read."""
+
     def form(memory: Memory) -> Any:
         leaves, structure = jax.tree.flatten(memory)
-        return structure, [(jnp.shape(leaf), jnp.result_type(leaf)) for leaf in leaves]
+        return structure, [(jnp.shape(leaf), getattr(leaf, "dtype", None) or jnp.result_type(leaf)) for leaf in leaves]
 
     if form(before) != form(after):
         raise ConfigError(
-            "the aggregator's memory changed its structure, shapes or types from one round to the next: "
+            f"{whose} memory changed its structure, shapes or types from one round to the next: "
             f"it was {jax.tree.map(_kind, before)} and became {jax.tree.map(_kind, after)}; `init` must give the same"
         )
+
+
+def check_first_memory(whose: str, memory: Memory, rows: int | None = None) -> None:
+    """Refuse a memory that cannot be saved, or, with `rows`, one whose arrays have not that many."""
+    for leaf in jax.tree.leaves(memory):
+        if jnp.issubdtype(getattr(leaf, "dtype", jnp.float32), jax.dtypes.prng_key):
+            raise ConfigError(
+                f"{whose} memory holds a key of JAX, which cannot be saved: remember jax.random.key_data(key), and "
+                "make the key of it with jax.random.wrap_key_data"
+            )
+        if rows is not None and jnp.shape(leaf)[:1] != (rows,):
+            raise ConfigError(f"{whose} memory must have a row for each of {rows}, not {_kind(leaf)}: see `init`")
 
 
 def _kind(value: Any) -> str:

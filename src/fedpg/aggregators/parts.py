@@ -101,6 +101,7 @@ def ranks(values: Array, valid: Array) -> Array:
 
     By counting: K^2 D comparisons take less time than XLA's sort, on a CPU and up to about a thousand agents.
     """
+    valid = jnp.asarray(valid)  # also what NumPy made: it is looked up by a traced number
     values = jnp.where(valid[:, None], jax.lax.stop_gradient(values), jnp.inf)
     index = jnp.arange(len(values))
 

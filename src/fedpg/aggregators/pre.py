@@ -62,19 +62,27 @@ def clipping(rule: Aggregator, c: float = 1.0) -> Aggregator:
     return before(lambda vectors, valid: _cut(vectors, lengths(vectors), jnp.float32(c)), rule)
 
 
-def bucketing(rule: Aggregator, s: int = BUCKET) -> Aggregator:
+def bucketing(rule: Aggregator, s: int = BUCKET, f: int | None = None, alpha: float = 0.3) -> Aggregator:
     """`rule` on the means of random buckets of s agents; what it says of a bucket, it says of each agent in it.
 
     f liars spoil at most f of the K / s buckets, so the share that lies is up to s times larger for `rule`: a rule with
     f is to be made with the number f of agents that may lie, one with alpha with f / ceil(K / s) (by name that is done
     for you).
-    Needs s f < K / 2, and a count of rounds as memory, from which the buckets are drawn: whoever knows this code knows
-    them. Promises that honest agents who differ look s times more alike to `rule`.
+    Needs s f < K / 2, a rule that remembers nothing of single agents, and a count of rounds as memory, from which the
+    buckets are drawn: whoever knows this code knows them. Promises that honest agents who differ look s times more
+    alike to `rule`.
     S. P. Karimireddy, L. He, M. Jaggi, "Byzantine-robust learning on heterogeneous datasets via bucketing", ICLR 2022.
     """
     require(s >= 1, f"bucketing: s must be 1 or more, not {s}")
+    require(
+        not rule.by_agent,
+        "bucketing cannot come before a rule that remembers what each agent did (compass): in every round there are "
+        "other agents in a bucket. Leave bucketing out",
+    )
+    faults = Faults("bucketing", f, alpha, least=lambda f: 2 * s * f + 1)
 
     def init(agents: int, size: int) -> Memory:
+        faults.of(agents)
         return jnp.int32(0), rule.init(-(-agents // s), size)
 
     def update(memory: Memory, sent: Sent, own: Own) -> tuple[Verdict, Memory]:

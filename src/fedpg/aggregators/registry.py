@@ -159,5 +159,6 @@ def _bucketed(make: Callable[[float], Aggregator], alpha: float, s: int) -> Aggr
     return make(alpha)._replace(init=init, update=update)
 
 
-def _bucket(s: int = BUCKET) -> int:
+def _bucket(s: int = BUCKET, f: int | None = None) -> int:
+    """s, of the options of `bucketing`."""
     return s

@@ -12,10 +12,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 
-from fedpg.aggregators import Own, Sent, guarded
+from fedpg.aggregators import check_rule
 from fedpg.arena.players import settings_of
 from fedpg.assembly import make_problem
 from fedpg.config import Config, from_json, to_json
@@ -25,7 +24,7 @@ from fedpg.experiments.store import machine, name_of
 from fedpg.federation import Local
 from fedpg.machine import versions
 from fedpg.problem import Problem, make_broadcast
-from fedpg.server import FEWEST, Server
+from fedpg.server import Server
 from fedpg.storage import StorageError, check_format, locked, remove_unfinished, write_whole
 from fedpg.training.each import Each, from_values, measure
 from fedpg.training.progress import Silent, Snapshot
@@ -210,31 +209,13 @@ def pairings_of(base: Config, pairs: Sequence[tuple[str, str]]) -> Pairings:
         config = settings_of(base, *pair)
         problem = make_problem(config)
         if (rule := (config.agents, pair[1])) not in checked:
-            check_rule(problem)
+            check_rule(problem.aggregator, config.agents, problem.policy.size, problem.task.observations)
             checked.add(rule)
         if config in names:
             raise ConfigError(f"{' against '.join(names[config])} and {' against '.join(pair)} are the same game")
         names[config] = pair
         found[pair] = Pairing(problem, fingerprint(config))
     return found
-
-
-def check_rule(problem: Problem) -> None:
-    """Try the aggregator on shapes alone."""
-    agents, size, rule = problem.config.agents, problem.policy.size, problem.aggregator
-
-    def shape(*axes: int) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct(axes, np.float32)
-
-    shapes = {
-        "gradient": shape(size),
-        "influences": shape(FEWEST, size),
-        "scores": shape(FEWEST, size),
-        "check": shape(size),
-    }
-    own = Own(**{name: shapes[name] for name in rule.needs})  # type: ignore[arg-type]
-    sent = Sent(shape(agents, size), jax.ShapeDtypeStruct((agents,), bool), 1)  # type: ignore[arg-type]
-    jax.eval_shape(guarded(rule.update), rule.init(agents, size), sent, own)
 
 
 Report = Callable[[Game, float], None]

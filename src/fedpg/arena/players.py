@@ -53,7 +53,11 @@ def words_of(player: str) -> tuple[str, tuple[str, ...]]:
 
 
 def settings_of(base: Config, attack: str, defence: str) -> Config:
-    """The settings of a game. An attack may have the option `start`: the first round in which it is made."""
+    """The settings of a game.
+
+    An attack may have the option `start`: the first round in which it is made. A defence may have `momentum`: agents
+    then send averages over rounds, in algorithms that do not remember rounds in a way of their own.
+    """
     if attack == ONE:
         return alone(replace(base, vary=first_words(base, 1)), agents=1)
     if attack == PLACE:
@@ -61,17 +65,26 @@ def settings_of(base: Config, attack: str, defence: str) -> Config:
         return alone(replace(base, vary=first_words(base, honest)), agents=honest)
     if found := ALONE.fullmatch(attack):
         return alone(replace(base, vary=own_words(base, int(found[1]))), agents=1)
-    rule, rule_options = words_of(defence)
-    config = replace(base, aggregator=rule, aggregator_options=rule_options)
+    rule, options = words_of(defence)
+    options, momentum = _taken(options, "momentum")
+    try:
+        beta = float(momentum or base.momentum)
+    except ValueError:
+        raise ConfigError(f"{defence!r}: momentum must be a number") from None
+    config = replace(base, aggregator=rule, aggregator_options=options, momentum=beta)
     if attack == NOBODY:
         return validate(replace(config, byzantine=0))
     name, options = words_of(attack)
-    starts = [option.removeprefix("start=") for option in options if option.startswith("start=")]
-    if any(not start.isdigit() for start in starts):
+    options, start = _taken(options, "start")
+    if start and not start.isdigit():
         raise ConfigError(f"{attack!r}: start must be the number of a round")
-    options = tuple(option for option in options if not option.startswith("start="))
-    first = int(starts[-1]) if starts else base.attack_start
-    return validate(replace(config, attack=name, attack_options=options, attack_start=first))
+    return validate(replace(config, attack=name, attack_options=options, attack_start=int(start or base.attack_start)))
+
+
+def _taken(options: tuple[str, ...], name: str) -> tuple[tuple[str, ...], str]:
+    """(the other options, the value of the one of that name; empty if it is not there)."""
+    found = [option.removeprefix(f"{name}=") for option in options if option.startswith(f"{name}=")]
+    return tuple(option for option in options if not option.startswith(f"{name}=")), found[-1] if found else ""
 
 
 def own_words(base: Config, agent: int) -> tuple[str, ...]:

@@ -31,7 +31,8 @@ SPACE: dict[str, dict[str, Range | tuple[str, ...]]] = {
     "variance-attack": {"z": (0.05, 5.0), "knowledge": KNOWING},
 }
 """What may be varied: between two numbers (evenly in their logarithm), or one of some words."""
-STARTS = (1, 1, 1, 10, 30)
+STARTS = (0.0, 0.0, 0.0, 0.3, 0.6)
+"""When an attack begins, as a share of all rounds."""
 FINALISTS = 5
 PARENTS = 4
 
@@ -51,10 +52,12 @@ def search(
     """
     rng = np.random.default_rng(0)
     first = seeds[:1]
+    rounds = ledger.base.trajectories / np.mean(ledger.base.batch)  # about
+    starts = [1 + int(share * rounds) for share in STARTS]
     play([(NOBODY, HONEST)], seeds)
     tried: list[str] = list(known)
     play([(attack, defence) for attack in tried], first)
-    drawn = unlike(draws(rng), tried, -(-budget // 2))
+    drawn = unlike(draws(rng, starts), tried, -(-budget // 2))
     play([(attack, defence) for attack in drawn], first)
     tried += drawn
     generation = max(1, budget // 8)
@@ -62,9 +65,9 @@ def search(
     while left > 0:
         parents = ranked(ledger, defence, tried, first)[:PARENTS]
         wanted = min(generation, left)
-        children = unlike(mutations(rng, [attack for attack, _ in parents]), tried, wanted)
+        children = unlike(mutations(rng, [attack for attack, _ in parents], starts), tried, wanted)
         # The worst may have few relatives that are new.
-        children += unlike(draws(rng), [*tried, *children], wanted - len(children))
+        children += unlike(draws(rng, starts), [*tried, *children], wanted - len(children))
         if not children:
             break
         play([(attack, defence) for attack in children], first)
@@ -96,15 +99,15 @@ def unlike(candidates: Iterator[str], tried: Sequence[str], count: int) -> list[
     return found
 
 
-def draws(rng: np.random.Generator) -> Iterator[str]:
-    """Attacks at random."""
+def draws(rng: np.random.Generator, starts: Sequence[int]) -> Iterator[str]:
+    """Attacks at random, from one of these rounds on."""
     names = list(SPACE)
     while True:
         name = names[rng.integers(len(names))]
-        yield spelled(name, {key: _draw(rng, space) for key, space in SPACE[name].items()}, int(rng.choice(STARTS)))
+        yield spelled(name, {key: _draw(rng, space) for key, space in SPACE[name].items()}, int(rng.choice(starts)))
 
 
-def mutations(rng: np.random.Generator, parents: Sequence[str]) -> Iterator[str]:
+def mutations(rng: np.random.Generator, parents: Sequence[str], starts: Sequence[int]) -> Iterator[str]:
     """Attacks like one of the parents: every number a little larger or smaller, sometimes another word."""
     while True:
         name, options = words_of(parents[int(rng.integers(len(parents)))])
@@ -119,7 +122,7 @@ def mutations(rng: np.random.Generator, parents: Sequence[str]) -> Iterator[str]
             else:
                 low, high = space
                 values[key] = _number(float(np.clip(float(given[key]) * np.exp(0.4 * rng.normal()), low, high)))
-        yield spelled(name, values, int(rng.choice(STARTS)) if rng.random() < 0.2 else start)
+        yield spelled(name, values, int(rng.choice(starts)) if rng.random() < 0.2 else start)
 
 
 def spelled(name: str, values: dict[str, str], start: int) -> str:

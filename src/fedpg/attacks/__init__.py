@@ -61,9 +61,7 @@ def make_attack(name: str, form: str = "paper", options: Sequence[str] = ()) -> 
     if ":" not in name:
         return _known(name, form, tuple(options))
     own = import_object("attack", name)
-    if options or _makes_one(own):
-        return as_attack(look_up("attack", name, {name: own}, options, form=form))
-    return as_attack(own)
+    return as_attack(look_up("attack", name, {name: own}, options, form=form) if options else own, form)
 
 
 def _makes_one(own: Any) -> bool:
@@ -78,8 +76,11 @@ def _known(name: str, form: str, options: tuple[str, ...]) -> Attack:
     return look_up("attack", name, ATTACKS, options, form=form)
 
 
-def as_attack(attack: Any) -> Attack:
-    """An attack from what a user passes: an Attack, or a function of a Scene."""
+def as_attack(attack: Any, form: str = "paper") -> Attack:
+    """An attack from what a user passes: an Attack, a function that makes one, or a function of a Scene."""
+    if _makes_one(attack):
+        name = getattr(attack, "__name__", "of yours")
+        attack = look_up("attack", name, {name: attack}, form=form)
     if isinstance(attack, Attack):
         return attack
     if callable(attack):

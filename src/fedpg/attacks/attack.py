@@ -63,8 +63,8 @@ class Scene(NamedTuple):
         """The aggregate, as far as is known, if all Byzantine agents send `lie` [D]; without one, if none lies.  [D]"""
         if self.aggregate is None:
             raise ConfigError(
-                "this attack tries its lies on the aggregator, which only a simulation of whole rounds can show it: "
-                "use fedpg train"
+                "this attack tries its lies on the aggregator: an attack of your own must say so, as "
+                "Attack(message=..., adaptive=True), and only a simulation of whole rounds (fedpg train) can show it"
             )
         everybody = self.imagined(knowledge)
         if lie is None:

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from fedpg.cli.arguments import check_positive, check_seed, on_signal, parse_seeds
 from fedpg.errors import ConfigError
@@ -14,7 +14,7 @@ from fedpg.presets import renamed
 from fedpg.screen import clock, make_console, seconds_left
 
 if TYPE_CHECKING:
-    from fedpg.arena.games import Cast, Game, Ledger
+    from fedpg.arena.games import Cast, Game, Ledger, Pairings
     from fedpg.config import Config
 
 
@@ -32,6 +32,7 @@ class Arena:
       fedpg arena --attacks my_attack:attack
       fedpg arena --task LunarLander-v3 --trajectories 500 --seeds 0:2 --attacks ipm,e=2 trim
       fedpg arena --search 100 --defences fedpg
+      fedpg arena --old verify
     """
 
     task: str = "CartPole-v1"
@@ -52,6 +53,9 @@ class Arena:
     """How long each training is."""
     algorithm: str = "natural"
     """The algorithm that the defences are part of."""
+    old: Literal["again", "verify"] = "again"
+    """Games that another version of the code has played: play them again; or verify them, by playing one of every
+    attack and one of every defence again: if all of these come out the same, the others need not be."""
     search: int = 0
     """Instead of a matrix: look for a worse attack on each of the --defences, trying so many."""
     results: Path = Path("results")
@@ -94,7 +98,7 @@ def run_arena(command: Arena) -> int:
     ledger, stop = Ledger(command.results, base), threading.Event()
 
     def play(pairs: Sequence[tuple[str, str]], seeds: Sequence[int]) -> None:
-        play_missing(ledger, pairs, seeds, command.runs, stop)
+        play_missing(ledger, pairs, seeds, command.runs, stop, verify=command.old == "verify")
 
     try:
         with on_signal(stop, "stopping; what has been played is kept"):
@@ -137,11 +141,15 @@ def play_missing(
     seeds: Sequence[int],
     runs: Path,
     stop: threading.Event,
+    verify: bool = False,
 ) -> None:
     """Play what is missing, with progress and the time left."""
     from fedpg.arena.games import missing, pairings_of, play_all
+    from fedpg.arena.verify import old_games
 
     pairings = pairings_of(ledger.base, pairs)
+    if verify:
+        _verify(ledger, old_games(ledger, pairs, seeds), pairings, runs, stop)
     games = missing(ledger, pairs, seeds)
     if not games:
         return
@@ -152,6 +160,29 @@ def play_missing(
         progress.close()
     if played < len(games):
         raise Stopped(f"stopped: {played} of {len(games)} games were played. Give the same command to go on")
+
+
+def _verify(ledger: "Ledger", games: "Sequence[Game]", pairings: "Pairings", runs: Path, stop: threading.Event) -> None:
+    """Verify games by another version of the code, and say what came of it."""
+    from fedpg.arena.verify import sample_of, verify
+    from fedpg.experiments.runner import say
+
+    if not games:
+        return
+    total = len(sample_of(games))
+    progress = _Progress(total)
+    try:
+        played, different = verify(ledger, games, pairings, runs, stop, progress)
+    finally:
+        progress.close()
+    if played < total:
+        raise Stopped(f"stopped: {played} of {total} games were verified. Give the same command to begin again")
+    if different:
+        first = different[0]
+        which = f"{first.attack} against {first.defence}, seed {first.seed}"
+        say(f"{len(different)} of {total} games come out otherwise ({which}): all {len(games)} are played again")
+    else:
+        say(f"{total} of {len(games)} games by another version of the code were played again: all came out the same")
 
 
 def _matrix(ledger: "Ledger", cast: "Cast", play: Play) -> None:

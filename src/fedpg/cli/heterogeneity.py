@@ -24,15 +24,18 @@ def reproduce_heterogeneity(command: "Reproduce", seeds: Sequence[int]) -> int:
     from fedpg.experiments.runner import say
     from fedpg.storage import write_whole
 
-    if command.dry_run or command.adopt or command.only or command.engine != "local" or command.old != "refuse":
-        raise ConfigError("heterogeneity takes --task, --seeds, --trajectories, --results and --runs only")
+    if command.dry_run or command.adopt or command.only or command.engine != "local" or command.old == "keep":
+        raise ConfigError(
+            "heterogeneity takes --task, --seeds, --trajectories, --results, --runs and --old verify only: what other "
+            "code has played is played again, or verified"
+        )
     tasks = [renamed(task)[0] for task in command.task] or list(STUDIES)
     for task in tasks:
         plans(task, command.trajectories)  # an error now, not after an hour
     stop, console = threading.Event(), make_console()
 
     def play_pairs(ledger: "Ledger", pairs: Sequence[tuple[str, str]], seeds: Sequence[int]) -> None:
-        play_missing(ledger, pairs, seeds, command.runs / "arena", stop)
+        play_missing(ledger, pairs, seeds, command.runs / "arena", stop, verify=command.old == "verify")
 
     for task in tasks:
         try:

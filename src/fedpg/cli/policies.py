@@ -160,15 +160,20 @@ def print_each(command: Evaluate, problem: Any, params: Any) -> int:
     """The returns in the task of every agent."""
     import jax
 
+    from fedpg.export import is_exported
     from fedpg.summary import each_table
     from fedpg.tasks import RoundKeys
+    from fedpg.training.checkpoint import policy_config
     from fedpg.training.each import measure
+    from fedpg.training.load import POLICY
 
     if not problem.task.varied:
         raise ConfigError(f"the agents of {command.run} do not differ: leave --per-agent out")
     key = jax.random.key(command.seed)
     each = measure(problem, problem.policy.ravel(params), RoundKeys(key, key, 0), command.episodes)
-    make_console().print(each_table(each))
+    run = command.run
+    liars = 0 if is_exported(run) else policy_config(run / POLICY if run.is_dir() else run).byzantine
+    make_console().print(each_table(each, liars))
     return 0
 
 

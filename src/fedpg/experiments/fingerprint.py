@@ -30,8 +30,10 @@ EVERY_RUN = (
 settings with it, whatever the defaults are by now."""
 COMPILED = ("tasks/cartpole.py",)
 SIMULATED = ("tasks/pool.py", "tasks/simulators.py", "columns.py")
-DIFFERENT = ("tasks/differences.py", "tasks/models.py")
+DIFFERENT = ("tasks/differences.py", "tasks/models.py", "training/each.py")
 """What only runs outside JAX depend on, and those of agents that differ."""
+COMPOSED = ("aggregators/registry.py",)
+"""What only composed aggregators depend on: who is told of how many liars."""
 OWN_POLICIES = ("policies/own.py", "columns.py")
 """What only a user's own policies depend on."""
 ALGORITHMS = {
@@ -58,6 +60,7 @@ def decisive(config: Config) -> tuple[str, ...]:
         *(DIFFERENT if config.vary else ()),
         *(OWN_POLICIES if config.policy != "mlp" else ()),
         *(name for part in config.aggregator.split("+") for name in _behind(RULES.get(part))),
+        *(COMPOSED if "+" in config.aggregator else ()),
         *(_behind(ATTACKS.get(config.attack)) if config.byzantine else ()),
         *ALGORITHMS.get(config.algorithm, [name for names in ALGORITHMS.values() for name in names]),
     )
@@ -109,7 +112,10 @@ def _own_meaning(module: str) -> str:
 
 
 def meaning(source: str) -> str:
-    """The syntax tree of a source without docstrings; comments and layout are not in it. The same in every Python."""
+    """The syntax tree of a source without docstrings and without what is raised, which no run outlives.
+
+    Comments and layout are not in it. The same in every Python.
+    """
     return " ".join(_words(_parsed(source)))
 
 
@@ -126,7 +132,7 @@ def _words(node: Any) -> Iterator[str]:
     # `ast.dump` has other words in other versions of Python: fields that are new there, and empty ones.
     if isinstance(node, ast.AST):
         yield f"({type(node).__name__}"
-        for name, value in ast.iter_fields(node):
+        for name, value in () if isinstance(node, ast.Raise) else ast.iter_fields(node):
             if isinstance(value, list) and name == "body":
                 value = [child for child in value if not _is_text(child)]
             if value is not None and value != []:

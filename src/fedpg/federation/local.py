@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fedpg.agents import Target, Watch, answer, warm_up
-from fedpg.problem import Broadcast, Memory, Outcome, Problem, Replies
+from fedpg.problem import Broadcast, Memory, Outcome, Problem, Replies, check_broadcast
 from fedpg.server import Server
 
 
@@ -31,6 +31,7 @@ class Local:
     def ask(self, broadcast: Broadcast, memory: Any) -> tuple[Replies, Any]:
         """Lines 4 to 6 of Algorithm 1, for all agents."""
         agents = np.arange(self.problem.config.agents)
+        check_broadcast(broadcast, self.problem.algorithm.broadcast, len(agents), self.problem.policy.size)
         got, memory = answer(
             self.problem, broadcast, memory, agents, self.threads, self.parts, self.cancel, watch=self.watch
         )

@@ -10,6 +10,7 @@ import tomllib
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from fedpg.aggregators import check_rule
 from fedpg.assembly import make_problem
 from fedpg.config import Config, from_json, to_json
 from fedpg.errors import ConfigError
@@ -118,6 +119,7 @@ def make_federated(config: Config) -> Problem:
     """The problem of a federation's server, or an error for settings that cannot work in one."""
     problem = make_problem(config)
     refuse_collusion(problem)
+    check_rule(problem.aggregator, config.agents, problem.policy.size, problem.task.observations)
     return problem
 
 

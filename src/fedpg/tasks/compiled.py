@@ -49,6 +49,33 @@ def compiled_task(environment: Environment) -> Task:
     return _task(environment, {}, {})
 
 
+def check_environment(environment: Environment) -> None:
+    """Try the functions on shapes alone, and say which of them does not return what it should."""
+    parameters, name = dict(environment.parameters), environment.id
+    if environment.limit < 1:
+        raise ConfigError(f"{name}: limit must be 1 or more, not {environment.limit}")
+    key = jax.random.key(0, impl="threefry2x32")
+    state = jax.eval_shape(lambda: environment.reset(key, parameters))
+    seen = jax.eval_shape(environment.observe, state)
+    wanted = (environment.observations,)
+    if getattr(seen, "shape", None) != wanted:
+        raise ConfigError(f"{name}: observe must return an array of shape {wanted}, as observations says, not {seen}")
+    discrete = isinstance(environment.actions, spaces.Discrete)
+    action = jax.ShapeDtypeStruct(environment.actions.shape or (), jnp.int32 if discrete else jnp.float32)
+    made: Any = jax.eval_shape(lambda state, action: environment.step(state, action, parameters), state, action)
+    if not isinstance(made, tuple) or len(made) != 3:
+        raise ConfigError(f"{name}: step must return (next state, reward, terminated), not {made}")
+    after, reward, ended = made
+    if jax.tree.map(lambda x: (x.shape, x.dtype), after) != jax.tree.map(lambda x: (x.shape, x.dtype), state):
+        raise ConfigError(
+            f"{name}: the state must have the same shapes and types after step, {after}, as before, {state}"
+        )
+    for what, value, kind in (("reward", reward, jnp.floating), ("terminated", ended, jnp.bool_)):
+        if getattr(value, "shape", None) != () or not jnp.issubdtype(value.dtype, kind):
+            words = "one number, of a floating type" if what == "reward" else "True or False"
+            raise ConfigError(f"{name}: step must return as {what} {words}, not {value}")
+
+
 Given = Mapping[str, Sequence[Any]]
 """Parameters, each with one value per agent."""
 

@@ -13,6 +13,7 @@ What is drawn depends on the seed, the name and the agent alone.
 """
 
 import math
+import numbers
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -31,10 +32,11 @@ ALIASES = {
     "density": "mass",
     "wind": "wind_power",
     "turbulence": "turbulence_power",
+    "gravity": "g",
 }
 """What else people call a parameter, where a task has none of that name."""
-MAY_VANISH = ("wind_power", "turbulence_power")
-"""What may be 0 as well."""
+MAY_VANISH = ("wind_power", "turbulence_power", "_weight", "_scale", "_reward", "_cost")
+"""How names end of what may be 0 as well: winds, and what a reward is made of."""
 
 
 class Setting(NamedTuple):
@@ -80,7 +82,8 @@ def differences(task: Task, words: Sequence[str], agents: int, seed: int, unseen
     for word in plain:
         name, given, value = word.partition("=")
         if not given and ":" in word:
-            more = _by_function(word, range(agents, agents + unseen) if unseen else range(agents))
+            those = range(agents, agents + unseen) if unseen else range(agents)
+            more = {_name(task, name): values for name, values in _by_function(word, those).items()}
         elif not given:
             known = "name=0.5, name=even:0.5, name=0.1:0.9, name=0.3,0.5,0.7, package.module:function"
             raise unknown("difference", word, [*SETTINGS, known])
@@ -90,8 +93,7 @@ def differences(task: Task, words: Sequence[str], agents: int, seed: int, unseen
         for twice in found.keys() & more.keys():
             raise ConfigError(f"vary: {twice} is given twice")
         found |= more
-    for name, values in found.items():
-        _check(task, name, values)
+    check_physics(task, found)
     server: dict[str, Any] = {}
     if {"wind_power", "turbulence_power"} & found.keys() and "enable_wind" not in found:
         found["enable_wind"] = [True] * count  # without it there is no wind whose power could differ
@@ -106,8 +108,8 @@ def _name(task: Task, name: str) -> str:
         return ALIASES[name]
     if name not in task.nominal:
         have = f"it has {', '.join(task.nominal)}" if task.nominal else "it has none that are numbers"
-        near = f" ({', '.join(a for a, n in ALIASES.items() if n in task.nominal)})" if task.nominal else ""
-        raise ConfigError(f"vary: {task.id} has no parameter {name!r}: {have}{near}")
+        near = ", ".join(f"{a} for {n}" for a, n in ALIASES.items() if n in task.nominal and a not in task.nominal)
+        raise ConfigError(f"vary: {task.id} has no parameter {name!r}: {have}{f' ({near})' if near else ''}")
     return name
 
 
@@ -127,7 +129,9 @@ def _values(task: Task, name: str, text: str, count: int, seed: tuple[int, int],
     chance = np.random.default_rng([*seed, *name.encode()])
     kind, has_kind, number = text.partition(":")
     if "," in text:
-        listed = [_number(name, part) for part in text.removesuffix(",").split(",")]
+        listed: list[Any] = [_number(name, part) for part in text.removesuffix(",").split(",")]
+        if isinstance(nominal, int) and all(value.is_integer() for value in listed) and not unseen:
+            listed = [int(value) for value in listed]  # what is a whole number may have to be one
         if unseen:  # nobody says what others might have: anything between these
             return _drawn(chance, min(listed), max(listed), count)
         if len(listed) != count:
@@ -176,11 +180,16 @@ def _half(name: str, text: str) -> float:
     return half
 
 
-def _check(task: Task, name: str, values: Sequence[Any]) -> None:
+def check_physics(task: Task, parameters: Mapping[str, Sequence[Any]]) -> None:
     """Refuse numbers that break the physics: what is more than 0 stays so, what is less than 0 too."""
-    nominal = task.nominal.get(name)
-    least = 0 if name in MAY_VANISH else np.finfo(np.float32).tiny
-    for agent, value in enumerate(values):
-        if nominal and isinstance(value, int | float) and not value * math.copysign(1, nominal) >= least:
-            sign = "more" if nominal > 0 else "less"
-            raise ConfigError(f"vary: {name} of {task.id} must be {sign} than 0, not {value:g} (agent {agent})")
+    for name, values in parameters.items():
+        nominal = task.nominal.get(name)
+        least = 0 if name.endswith(MAY_VANISH) else np.finfo(np.float32).tiny
+        for agent, value in enumerate(values):
+            if isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Real):
+                continue
+            if not math.isfinite(value):
+                raise ConfigError(f"vary: {name} of {task.id} must be a number, not {value} (agent {agent})")
+            if nominal and not float(value) * math.copysign(1, nominal) >= least:
+                sign = "more" if nominal > 0 else "less"
+                raise ConfigError(f"vary: {name} of {task.id} must be {sign} than 0, not {value:g} (agent {agent})")

@@ -19,7 +19,7 @@ from fedpg.errors import ConfigError, unknown
 from fedpg.machine import cores
 from fedpg.pieces import import_object
 from fedpg.tasks.cartpole import CARTPOLE
-from fedpg.tasks.compiled import Environment, compiled_task
+from fedpg.tasks.compiled import Environment, check_environment, compiled_task
 from fedpg.tasks.models import parameters_of, with_model
 from fedpg.tasks.pool import Pool, pool_task
 from fedpg.tasks.simulators import (
@@ -64,6 +64,7 @@ def make_task(task: AnyTask) -> Task:
     if isinstance(task, Task):
         return task
     if isinstance(task, Environment):
+        check_environment(task)
         return compiled_task(task)
     if not isinstance(task, str):
         return _own(task, "")
@@ -260,8 +261,14 @@ def _variants(given: Given, before: Sequence[Variant]) -> list[Variant]:
     if len(counts) != 1:
         raise ConfigError("every parameter of a task needs one value per agent")
     old = before or [()] * max(counts)
-    rows = zip(*given.values(), strict=True)
+    rows = zip(*([_hashable(value) for value in values] for values in given.values()), strict=True)
     return [tuple({**dict(a), **dict(zip(given, b, strict=True))}.items()) for a, b in zip(old, rows, strict=True)]
+
+
+def _hashable(value: Any) -> Any:
+    """Lists and arrays as tuples: agents with equal ones share a simulator."""
+    value = value.tolist() if isinstance(value, np.ndarray) else value
+    return tuple(map(_hashable, value)) if isinstance(value, list | tuple) else value
 
 
 def _kinds(variants: Sequence[Variant], server: Variant) -> tuple[list[Variant], Callable[[np.ndarray], np.ndarray]]:

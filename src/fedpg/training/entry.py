@@ -11,7 +11,7 @@ from jax import Array
 
 from fedpg.aggregators import Aggregator
 from fedpg.assembly import MakePolicy, make_problem
-from fedpg.attacks import Attack, Scene, as_attack
+from fedpg.attacks import Attack, Scene
 from fedpg.config import STRINGS, Config, PresetName, refuse_idle_attack
 from fedpg.errors import ConfigError
 from fedpg.extras import has
@@ -64,18 +64,18 @@ class Settings(TypedDict, total=False):
     trajectories: int
 
 
-AnyAttack = str | Attack | Callable[[Scene], Array]
+AnyAttack = str | Attack | Callable[[], Attack] | Callable[[Scene], Array]
 
 
 class Arguments(Settings, total=False):
     """Everything else that `train` takes, besides the task and the seeds."""
 
     preset: PresetName | None
-    algorithm: str | Algorithm | None
+    algorithm: str | Algorithm | Callable[..., Algorithm] | None
     attack: AnyAttack | None
-    aggregator: str | Aggregator | None
+    aggregator: str | Aggregator | Callable[..., Aggregator] | None
     policy: str | Policy | MakePolicy
-    optimizer: str | optax.GradientTransformation
+    optimizer: str | optax.GradientTransformation | Callable[[float], optax.GradientTransformation]
     parameters: Mapping[str, Sequence[Any]] | None
     start: str | Path | Params | None
     out: str | Path | None
@@ -92,11 +92,11 @@ def train(
     task: AnyTask = "CartPole-v1",
     *,
     preset: PresetName | None = None,
-    algorithm: str | Algorithm | None = None,
+    algorithm: str | Algorithm | Callable[..., Algorithm] | None = None,
     attack: AnyAttack | None = None,
-    aggregator: str | Aggregator | None = None,
+    aggregator: str | Aggregator | Callable[..., Aggregator] | None = None,
     policy: str | Policy | MakePolicy = "mlp",
-    optimizer: str | optax.GradientTransformation = "adam",
+    optimizer: str | optax.GradientTransformation | Callable[[float], optax.GradientTransformation] = "adam",
     parameters: Mapping[str, Sequence[Any]] | None = None,
     start: str | Path | Params | None = None,
     seed: int = 0,
@@ -109,12 +109,12 @@ def train(
 ) -> Run | list[Run]:
     """Train one policy by a federation in this process, and return the run; with `seeds`, one run for each.
 
-    Every piece is a name, `package.module:object`, or the object itself. `task` is a Gymnasium id, a function that
-    makes a Gymnasium environment, one such function for every agent, or an `Environment` in JAX; `parameters` are
-    those of the task that differ between agents, one value per agent each. `attack` may also be a function of a
-    `Scene` that returns what all agents send [K, D]. `start` is the policy to begin from, instead of a random one: a
-    run folder, a policy file, or `run.policy.params`. Without a folder `out` nothing is written. Progress is shown in a
-    terminal and in a notebook; `progress` says so either way.
+    Every piece is a name, `package.module:object`, the object itself, or a function that makes it. `task` is a
+    Gymnasium id, a function that makes a Gymnasium environment, one such function for every agent, or an `Environment`
+    in JAX; `parameters` are those of the task that differ between agents, one value per agent each. `attack` may also
+    be a function of a `Scene` that returns what all agents send [K, D]. `start` is the policy to begin from, instead of
+    a random one: a run folder, a policy file, or `run.policy.params`. Without a folder `out` nothing is written.
+    Progress is shown in a terminal and in a notebook; `progress` says so either way.
     """
     given = None if isinstance(task, str) else make_task(task)
     name, note = renamed(given.id if given is not None else str(task))
@@ -139,8 +139,6 @@ def train(
     own = {
         kind: piece for kind, piece in (pieces | {"algorithm": algorithm}).items() if not isinstance(piece, str | None)
     }
-    if "attack" in own:
-        own["attack"] = as_attack(own["attack"])
     problem = make_problem(config, given, parameters=parameters, **own)
     reporter = make_reporter(config)
     if progress is False or (progress is None and not isinstance(reporter, Live)):

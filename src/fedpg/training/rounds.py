@@ -11,7 +11,7 @@ import optax
 from jax import Array
 
 from fedpg.agents import first_memory
-from fedpg.aggregators import RULES
+from fedpg.aggregators import RULES, check_first_memory, check_memory
 from fedpg.federation import Local
 from fedpg.metric import damped, fisher_of, solve
 from fedpg.problem import Federation, Memory, Problem, State, make_broadcast
@@ -51,14 +51,18 @@ def first_state(problem: Problem, seed: int) -> State:
     """The state before round 1: theta_0 depends on the seed alone, not on the algorithm or K."""
     key = jax.random.key(seed, impl="threefry2x32")
     theta = problem.policy.init(jax.random.fold_in(key, 0))
+    aggregator = problem.aggregator.init(problem.config.agents, problem.policy.size)
+    algorithm = problem.algorithm.init(problem, theta)
+    check_first_memory("the aggregator's", aggregator)
+    check_first_memory("the algorithm's", algorithm)
     return State(
         key=key,
         round=0,
         theta=theta,
         optimizer=problem.optimizer.init(theta),
-        aggregator=problem.aggregator.init(problem.config.agents, problem.policy.size),
+        aggregator=aggregator,
         agents=first_memory(problem, problem.config.agents),
-        algorithm=problem.algorithm.init(problem, theta),
+        algorithm=algorithm,
         output=theta,
         counted=0,
     )
@@ -71,6 +75,7 @@ def advance(
     if problem.attack.adaptive and isinstance(federation, Local):  # sites refuse such an attack
         federation = federation.watching(server, state.aggregator)
     after, outcome = problem.algorithm.round(problem, state, federation, server)
+    check_memory("the algorithm's", state.algorithm, after.algorithm)
     federation.tell(state.round + 1, outcome)
     trajectories, steps = server.take_counts()
     verdict, replies = outcome.verdict, outcome.replies
