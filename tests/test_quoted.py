@@ -186,7 +186,7 @@ NORMALIZED = {
 def test_the_tables_of_the_broken_defence_are_of_stored_runs(task: str):
     words, marks, panels = NORMALIZED[task]
     _, *rows = table_after("docs/arena.md", "The broken defence", words)
-    assert len(rows) == 6
+    assert len(rows) == 7
     for what, *cells in rows:
         label = re.sub(r" \(.*?\)", "", what.replace("`", ""))
         for title, cell in zip(panels, cells[: len(panels)], strict=True):
@@ -220,3 +220,14 @@ def test_the_tables_of_agents_that_differ_are_of_stored_games(task: str):
         ends = [worth(played, (NOBODY, defence), seeds) for defence in (SERVER, PLAIN_MEAN)]
         expected = [f"{w.worst:,.0f}, {w.kept:.0%}" for w in main if w] + [f"{w.worst:,.0f}" for w in ends if w]
         assert cells == expected, width
+
+
+def test_what_variance_reduction_buys_is_what_the_study_printed():
+    head, *rows = table_after("docs/natural.md", "Variance reduction")
+    text = (RESULTS / "studies" / "natural-variance-CartPole-v1.txt").read_text()
+    printed = [line for line in text.splitlines() if not line.startswith(" ")]
+    assert [line.split("  ")[0].strip() for line in printed] == ["plain", "recursive", "server", "inner 1", "inner 2"]
+    assert len(rows) == len(printed)
+    for (_, *cells), line in zip(rows, printed, strict=True):
+        found = dict(re.findall(r"(\d+): (\d+ \+- \d+)", line))
+        assert cells == [found[mark].replace("+-", "±") for mark in head[1:]], line
