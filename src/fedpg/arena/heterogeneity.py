@@ -40,7 +40,9 @@ class Study(NamedTuple):
 
 
 MAIN = ("compass", "fedpg")
-OTHERS = tuple(defence for defence in DEFENCES if defence not in (*MAIN, HONEST))
+REFUSED = ("bucketing+median",)
+"""What cannot stand three liars of ten."""
+OTHERS = tuple(defence for defence in DEFENCES if defence not in (*MAIN, *REFUSED, HONEST))
 STUDIES = {
     CARTPOLE: Study(
         widths=(0.0, 0.25, 0.5, 0.75),
