@@ -122,7 +122,7 @@ def _summary_row(run: Run) -> list[str]:
         f"{kept.mean() / honest:.0%}",
         f"{let_in.mean() / config.byzantine:.0%}" if config.byzantine else "",
         f"{_harm(run):.1f}" if np.isfinite(_harm(run)) else "",
-        "/".join(map(str, rules)) if config.aggregator != "mean" else "no filter",
+        "/".join(map(str, rules)) if config.aggregator != "mean" else "no defence",
         f"{run.seconds:.1f}",
         f"{records.steps / float(records.column('seconds').sum()) / 1e3:,.0f}",
     ]

@@ -113,7 +113,7 @@ def first_words(base: Config, agents: int) -> tuple[str, ...]:
 
 
 def alone(base: Config, agents: int) -> Config:
-    """Honest agents, and no filter."""
+    """Honest agents, and no defence."""
     return validate(replace(base, agents=agents, byzantine=0, aggregator=HONEST, aggregator_options=()))
 
 

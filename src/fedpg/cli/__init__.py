@@ -72,7 +72,7 @@ Examples:
   fedpg train                                                  ten honest agents learn CartPole
   fedpg train --byzantine 3 --attack sign-flipping             three of them lie
   fedpg train --task HalfCheetah-v5                            any Gymnasium task, or your own module:factory
-  fedpg train --algorithm gpomdp --byzantine 3 --attack sign-flipping    what happens without a filter
+  fedpg train --algorithm gpomdp --byzantine 3 --attack sign-flipping    what happens without a defence
   fedpg train --seeds 0:10 --out runs/ten                      ten seeds, spread over the cores
   fedpg train --out runs/ten --resume                          go on after an interruption
   fedpg evaluate runs/ten/seed-0 --episodes 100

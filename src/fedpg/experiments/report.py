@@ -217,5 +217,5 @@ def _tables(panels: Sequence[Panel], stored: Stock) -> Iterator[Block]:
     yield Details("Final returns, areas and times", [tables.learning(panels, stored)])
     did: Table | None = tables.filters(panels, stored)
     if did is not None:
-        yield Details("What the filter did", [did])
+        yield Details("What the aggregator did", [did])
     yield Details("Final return and area of each seed", [tables.per_seed(panels, stored)])

@@ -113,7 +113,7 @@ def arrivals(runs: Sequence[Stored], target: float) -> list[int | None]:
 
 
 class Filtering(NamedTuple):
-    """What the filter did, over all rounds of some runs."""
+    """What the aggregator did, over all rounds of some runs."""
 
     honest_kept: float
     """The share of honest replies that were accepted."""
@@ -131,7 +131,7 @@ class Filtering(NamedTuple):
 
 
 def filtering(runs: Sequence[Stored]) -> Filtering:
-    """The filter's record; NaN where there is nothing to divide by."""
+    """Its record; NaN where there is nothing to divide by."""
     byzantine = runs[0].config.byzantine
     honest = runs[0].config.agents - byzantine
     rounds = sum(len(run.returns) - 1 for run in runs)

@@ -215,7 +215,7 @@ def prices(panels: Sequence[Panel], stored: Stock) -> Table:
 
 
 def filters(panels: Sequence[Panel], stored: Stock) -> Table | None:
-    """What the filter did in each setting that has one and more than one agent to judge."""
+    """What the aggregator did in each setting that has one and more than one agent to judge."""
     rows = []
     for panel in panels:
         for curve, runs in runs_of(panel, stored):
@@ -230,7 +230,7 @@ def filters(panels: Sequence[Panel], stored: Stock) -> Table | None:
             harms = ["" if np.isnan(harm) else f"{harm:.2f}" for harm in (did.harm, did.harm_step)]
             rows.append([panel.title, curve.label, *map(share, shares), *rules, *harms])
     columns = ["panel", "curve", "honest kept", "Byzantine kept", "precision", "recall", "R1", "R2", "nobody"]
-    caption = "What the filter did, over all rounds and seeds."
+    caption = "What the aggregator did, over all rounds and seeds."
     if any(row[-2:] != ["", ""] for row in rows):
         columns += ["harm", "harm to the step"]
         caption += (

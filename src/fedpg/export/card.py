@@ -1,4 +1,4 @@
-"""The model card: what a policy is for, how it was made, what it reached, and who was filtered on the way."""
+"""The model card: what a policy is for, how it was made, what it reached, and who was turned away on the way."""
 
 import json
 from collections import Counter
@@ -133,7 +133,7 @@ def card(config: Config, network: Network, history: History, returns: np.ndarray
         "",
         *use,
         "",
-        "## Who was filtered",
+        "## Who was turned away",
         "",
         *_filtered(config, history),
         "",
