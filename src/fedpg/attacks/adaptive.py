@@ -1,6 +1,6 @@
 """Attacks that optimise against the aggregator in use: they try lies on it, in this very round, and send the worst.
 
-They never see what the server contributes, only what the aggregate would be. By default they know all gradients;
+They are not shown what the server contributes, only what the aggregate would be. By default they know all gradients;
 colluders who know only their own let these stand for the others' (`Scene.imagined`).
 """
 
