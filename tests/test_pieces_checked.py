@@ -1,6 +1,7 @@
 """A user's own pieces that do not fit are refused where they show it, with what was wrong and what it must be."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -19,6 +20,7 @@ from fedpg import (
     Environment,
     Schema,
     SimulationError,
+    StorageError,
     make_config,
     make_problem,
     make_task,
@@ -186,3 +188,12 @@ def test_arguments_of_a_task_may_be_lists_and_arrays():
     given = {"action_offset": [[0.1], np.array([0.2]), (0.1,)]}
     varied = make_task("Pendulum-v1").vary(given)
     assert varied.varied["action_offset"] == [(0.1,), (0.2,), (0.1,)]
+
+
+@pytest.mark.slow
+def test_a_run_is_not_resumed_with_another_piece(tmp_path: Path):
+    settings = ROUND | {"out": tmp_path / "run"}
+    assert train(**(settings | {"aggregator": mean()})).config.aggregator == "custom:mean"
+    with pytest.raises(StorageError, match=r"aggregator = 'custom:mean' there, 'custom:krum' now"):
+        train(**(settings | {"aggregator": krum(f=1), "resume": True, "trajectories": 8}))
+    assert train(**(settings | {"aggregator": mean(), "resume": True, "trajectories": 8})).finished

@@ -158,5 +158,12 @@ def _words(value: Any) -> tuple[Any, ...]:
 
 
 def _name(piece: Any) -> str:
-    """What the settings call a piece: its name, or that it is the caller's own."""
-    return piece if isinstance(piece, str) else f"custom:{getattr(piece, '__name__', type(piece).__name__)}"
+    """What the settings call a piece: its name, or that it is the caller's own and where it was made.
+
+    A run that is resumed with another piece is refused by that.
+    """
+    if isinstance(piece, str):
+        return piece
+    records = piece if isinstance(piece, tuple) else ()
+    makers = [part.__qualname__.split(".")[0] for part in records if hasattr(part, "__qualname__")]
+    return f"custom:{getattr(piece, '__name__', next(iter(makers), type(piece).__name__))}"
