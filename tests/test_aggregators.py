@@ -2,7 +2,6 @@
 
 import functools
 import math
-from pathlib import Path
 
 import jax
 import numpy as np
@@ -10,8 +9,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from fedpg import ConfigError, make_config, make_problem
-from fedpg.aggregators import RULES, Own, Sent, concentration, decide, make_aggregator, mean, required
+from fedpg import ConfigError
+from fedpg.aggregators import RULES, Own, Sent, concentration, make_aggregator, required
 from fedpg.problem import status_of
 
 SETTINGS = settings(max_examples=60, deadline=None, derandomize=True)
@@ -405,25 +404,3 @@ def test_with_an_estimated_sigma_the_fallback_is_never_stricter_than_the_rule_it
     assert (fixed.rule, estimated.rule) == ("nobody", "R2")
     assert estimated.accepted.sum() == 6
     assert float(estimated.threshold) == pytest.approx(2 * math.sqrt(2 * math.log(20 / 0.6) / 2), rel=1e-5)
-
-
-@pytest.mark.parametrize("part", ["gradient", "accepted"])
-def test_a_verdict_of_another_shape_is_refused_where_it_is_made(part: str):
-    sent = Sent(np.zeros((4, 3), np.float32), np.ones(4, bool), 1)
-    right = {"gradient": np.zeros(3, np.float32), "accepted": sent.valid}
-    with pytest.raises(ConfigError, match=rf"{part} must be an array of shape \({len(right[part])},\), not \(2,\)"):
-        decide(sent, **(right | {part: right[part][:2]}))
-
-
-@pytest.mark.parametrize(("needs", "message"), [("gradients", "did you mean gradient"), ("nothing", "The need")])
-def test_what_no_server_can_contribute_is_refused(needs: str, message: str):
-    rule = mean()._replace(needs=(needs,))
-    with pytest.raises(ConfigError, match=message):
-        make_problem(make_config("CartPole-v1"), aggregator=rule)
-
-
-def test_a_rule_that_lacks_an_argument_is_refused_with_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    (tmp_path / "rules_of_mine.py").write_text("def plain(memory, sent, own):\n    return None\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(ConfigError, match=r"needs memory, sent, own: .*name what does"):
-        make_aggregator("rules_of_mine:plain", alpha=0.3)

@@ -27,7 +27,7 @@ from fedpg import (
     train,
 )
 from fedpg.agents import GRADIENT
-from fedpg.aggregators import krum, mean
+from fedpg.aggregators import Sent, decide, krum, make_aggregator, mean
 from fedpg.algorithms import ALGORITHMS
 from fedpg.problem import Outcome, make_broadcast
 from tiny import TINY
@@ -197,3 +197,25 @@ def test_a_run_is_not_resumed_with_another_piece(tmp_path: Path):
     with pytest.raises(StorageError, match=r"aggregator = 'custom:mean' there, 'custom:krum' now"):
         train(**(settings | {"aggregator": krum(f=1), "resume": True, "trajectories": 8}))
     assert train(**(settings | {"aggregator": mean(), "resume": True, "trajectories": 8})).finished
+
+
+@pytest.mark.parametrize("part", ["gradient", "accepted"])
+def test_a_verdict_of_another_shape_is_refused_where_it_is_made(part: str):
+    sent = Sent(np.zeros((4, 3), np.float32), np.ones(4, bool), 1)
+    right = {"gradient": np.zeros(3, np.float32), "accepted": sent.valid}
+    with pytest.raises(ConfigError, match=rf"{part} must be an array of shape \({len(right[part])},\), not \(2,\)"):
+        decide(sent, **(right | {part: right[part][:2]}))
+
+
+@pytest.mark.parametrize(("needs", "message"), [("gradients", "did you mean gradient"), ("nothing", "The need")])
+def test_what_no_server_can_contribute_is_refused(needs: str, message: str):
+    rule = mean()._replace(needs=(needs,))
+    with pytest.raises(ConfigError, match=message):
+        make_problem(make_config("CartPole-v1"), aggregator=rule)
+
+
+def test_a_rule_that_lacks_an_argument_is_refused_with_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "rules_of_mine.py").write_text("def plain(memory, sent, own):\n    return None\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigError, match=r"needs memory, sent, own: .*name what does"):
+        make_aggregator("rules_of_mine:plain", alpha=0.3)

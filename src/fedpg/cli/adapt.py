@@ -50,7 +50,7 @@ def run_adapt(command: Adapt) -> int:
     from fedpg.training import train_seeds
     from fedpg.training.checkpoint import policy_config
     from fedpg.training.folders import new_folder
-    from fedpg.training.load import POLICY, refuse_several
+    from fedpg.training.load import policy_file, refuse_several
     from fedpg.training.progress import make_reporter
     from fedpg.training.start import read_start
 
@@ -58,7 +58,7 @@ def run_adapt(command: Adapt) -> int:
         check_positive(name, getattr(command, name))
     check_seed(command.seed)
     refuse_several(command.run)
-    common = policy_config(command.run / POLICY if command.run.is_dir() else command.run)
+    common = policy_config(policy_file(command.run))
     if (command.agent is None) == (command.task is None):
         raise ConfigError("adapt to whom? Give --agent, of a run whose agents differ, or --task")
     words: tuple[str, ...] = ()

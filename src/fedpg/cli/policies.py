@@ -165,14 +165,13 @@ def print_each(command: Evaluate, problem: Any, params: Any) -> int:
     from fedpg.tasks import RoundKeys
     from fedpg.training.checkpoint import policy_config
     from fedpg.training.each import measure
-    from fedpg.training.load import POLICY
+    from fedpg.training.load import policy_file
 
     if not problem.task.varied:
         raise ConfigError(f"the agents of {command.run} do not differ: leave --per-agent out")
     key = jax.random.key(command.seed)
     each = measure(problem, problem.policy.ravel(params), RoundKeys(key, key, 0), command.episodes)
-    run = command.run
-    liars = 0 if is_exported(run) else policy_config(run / POLICY if run.is_dir() else run).byzantine
+    liars = 0 if is_exported(command.run) else policy_config(policy_file(command.run)).byzantine
     make_console().print(each_table(each, liars))
     return 0
 

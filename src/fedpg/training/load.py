@@ -42,9 +42,14 @@ def load(folder: str | Path, task: AnyTask | None = None, policy: Policy | MakeP
 def read_policy(path: Path, task: AnyTask | None = None) -> tuple[Problem, Params]:
     """The problem and the parameters of a run folder or a policy file."""
     refuse_several(path)
-    file = path / POLICY if path.is_dir() else path
+    file = policy_file(path)
     problem = _to_use(policy_config(file), task)
     return problem, load_policy(file, problem)
+
+
+def policy_file(path: Path) -> Path:
+    """The policy of a run folder, or the file itself."""
+    return path / POLICY if path.is_dir() else path
 
 
 def refuse_several(path: Path) -> None:
