@@ -30,7 +30,7 @@ ORDER = (
     *("problem", "per_agent", "agents", "server", "federation", "algorithms", "assembly"),
     *("storage", "plots", "training", "summary", "experiments", "arena", "play", "export"),
     *("sites", "flower", "serving", "dashboard", "bench", "theory"),
-    *("fedpg", "cli"),
+    *("fedpg", "cli", "__main__"),
 )
 UNSAFE = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "shelve", "marshal", "torch"}
 

@@ -35,7 +35,7 @@ def two_seeds(options: list[str], tmp_path_factory: pytest.TempPathFactory) -> P
 
 
 def command(*words: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run([sys.executable, "-m", "fedpg.cli", *words], capture_output=True, text=True, timeout=120)
+    return subprocess.run([sys.executable, "-m", "fedpg", *words], capture_output=True, text=True, timeout=120)
 
 
 def one_line_of_error(capsys: Capture) -> str:

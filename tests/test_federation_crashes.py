@@ -161,7 +161,7 @@ def test_the_demo_shows_its_sites_live_on_a_terminal(tmp_path: Path):
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 100, 0, 0))
     words = ["--sites", "3", "--byzantine", "0", "--trajectories", "60", "--out", str(tmp_path / "f")]
-    command = [sys.executable, "-m", "fedpg.cli", "federation", "demo", *words]
+    command = [sys.executable, "-m", "fedpg", "federation", "demo", *words]
     environment = os.environ | {"TERM": "xterm-256color", "COLUMNS": "100"}
     screen = bytearray()
     with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment) as process:

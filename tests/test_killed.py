@@ -79,7 +79,7 @@ def test_a_run_killed_at_any_moment_resumes_to_the_same_bits(
     assert all(a < b for a, b in itertools.pairwise(saved)), "every process went on where the last one died"
     assert saved[-1] < len(long_run.records)
     # The last one is a new interpreter, as a user starts it.
-    command = [sys.executable, "-m", "fedpg.cli", *options, "--out", str(folder)]
+    command = [sys.executable, "-m", "fedpg", *options, "--out", str(folder)]
     last = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert last.returncode == 0, last.stderr
     assert f"{long_run.records.trajectories[-1]}/200 trajectories" in last.stdout

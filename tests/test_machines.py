@@ -31,7 +31,7 @@ OLD = {"OPENBLAS_CORETYPE": "Nehalem", "NPY_DISABLE_CPU_FEATURES": " ".join(NEWE
 def elsewhere(task: str, folder: Path, isa: str = "", cores: int | None = None, **environment: str) -> Stored:
     """The run by `fedpg train`, in a process that believes to be on another machine."""
     words = [str(word) for name, value in TASKS[task].items() for word in _option(name, value)]
-    command = [sys.executable, "-m", "fedpg.cli", "train", "--task", task, *words, "--seeds", str(SEED), "--quiet"]
+    command = [sys.executable, "-m", "fedpg", "train", "--task", task, *words, "--seeds", str(SEED), "--quiet"]
     flags = os.environ.get("XLA_FLAGS", "") + (f" --xla_cpu_max_isa={isa}" if isa else "")
     with bound_to(set(sorted(os.sched_getaffinity(0))[:cores]) if cores else set()):
         subprocess.run(

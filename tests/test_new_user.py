@@ -326,7 +326,7 @@ def test_the_help_lists_every_attack_and_every_aggregator(capsys: Capture):
 
 @pytest.mark.slow
 def test_nobody_need_read_all_of_the_help():
-    command = f"{sys.executable} -m fedpg.cli --help | head -1; echo ${{PIPESTATUS[0]}}"
+    command = f"{sys.executable} -m fedpg --help | head -1; echo ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60)
     assert done.stderr == ""
     assert done.stdout.splitlines()[0].startswith("fedpg: ")

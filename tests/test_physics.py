@@ -85,7 +85,8 @@ def test_envpool_and_gymnasium_have_the_same_physics(task, tmp_path, monkeypatch
             for lane, state in zip(alive, seen, strict=True):
                 set_state(ours[lane].unwrapped, state)
         actions = pool.to_task(act(rng, seen, pool))
-        seen, rewards, ended, over = theirs.step(alive, actions)
+        theirs.send(alive, actions)
+        seen, rewards, ended, over = theirs.receive()
         for i, lane in enumerate(alive):
             expected, reward, terminated, truncated, _ = ours[lane].step(actions[i])
             np.testing.assert_allclose(seen[i], expected, rtol=1e-4, atol=1e-4, err_msg=f"step {t}")
@@ -116,7 +117,8 @@ def test_envpools_own_way_in_and_out_gives_what_its_public_one_gives(task, steps
     ended = 0
     for _ in range(steps):
         actions = pool.to_task(at_random(rng, np.zeros((len(lanes), pool.observations)), pool))
-        mine = ours.step(lanes, actions)
+        ours.send(lanes, actions)
+        mine = ours.receive()
         seen, rewards, terminated, truncated, _ = theirs.step(actions, lanes)
         for a, b in zip(mine, (seen, rewards, terminated, terminated | truncated), strict=True):
             np.testing.assert_array_equal(a, b)

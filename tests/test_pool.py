@@ -174,7 +174,8 @@ def test_the_nth_first_state_of_a_used_pool_is_that_of_a_new_one(task):
             alive = alive[1:] if t == 3 else alive
             if len(alive):
                 actions = used.to_task(rng.uniform(-1, 1, (len(alive), *used.actions.shape)).astype(np.float32))
-                alive = alive[~simulator.step(alive, actions)[3]]
+                simulator.send(alive, actions)
+                alive = alive[~simulator.receive()[3]]
         simulator.close()
     assert len({state.tobytes() for states in first for state in states}) == 12
     for turn in (3, 0, 2):

@@ -18,7 +18,7 @@ from fedpg.errors import Stopped
 from fedpg.machine import cores
 from fedpg.tasks import Episodes
 from fedpg.tasks.pool import NARROW, pool_of, with_pool
-from fedpg.tasks.simulators import KeptPools, Simulator, Step
+from fedpg.tasks.simulators import KeptPools, Mixed, Simulator, Step
 from probes import Given, episodes, flat, keys_of, play, policy_for, side_by_side
 from same import same_run
 
@@ -88,9 +88,9 @@ class Watched:
         self.opened.append((count, mine))
         if self.fails_on is None:
             return simulator
-        steps, original = itertools.count(1), simulator.step
+        steps, original = itertools.count(1), simulator.send
 
-        def step(seats: np.ndarray, actions: np.ndarray) -> Step:
+        def send(seats: np.ndarray, actions: np.ndarray) -> None:
             if next(steps) == 3:
                 self.begun.wait()
                 if self.fails_on in mine:
@@ -100,9 +100,9 @@ class Watched:
             if self.failed.is_set():
                 self.steps_after += 1
                 time.sleep(0.02)
-            return original(seats, actions)
+            original(seats, actions)
 
-        simulator.step = step  # type: ignore[method-assign]
+        simulator.send = send  # type: ignore[method-assign]
         return simulator
 
 
@@ -229,3 +229,46 @@ def test_runs_side_by_side_are_not_divided_further(tmp_path: Path):
     assert {where for _, where in together.opened} == {everything}
     assert all(where < everything for _, where in alone.opened)
     same_run(*runs)
+
+
+class Noting:
+    """A simulator whose rewards are the actions, and which notes what is asked of it."""
+
+    def __init__(self, name: int, said: list[tuple[str, int]]) -> None:
+        self.name, self.said, self.width = name, said, 4
+        self.sent = np.zeros(0)
+
+    def start(self, lanes: np.ndarray) -> np.ndarray:
+        return np.stack([np.full(len(lanes), self.name), lanes], axis=1)
+
+    def send(self, lanes: np.ndarray, actions: np.ndarray) -> None:
+        self.said.append(("send", self.name))
+        self.seen, self.sent = self.start(lanes), actions
+
+    def receive(self) -> Step:
+        self.said.append(("receive", self.name))
+        nobody = np.zeros(len(self.sent), bool)
+        return self.seen, self.sent, nobody, nobody
+
+    def end(self, lanes: np.ndarray) -> None:
+        self.said.append(("end", self.name))
+
+    def close(self) -> None:
+        self.said.append(("close", self.name))
+
+
+def test_pools_of_agents_that_differ_are_all_under_way_before_one_is_waited_for():
+    said: list[tuple[str, int]] = []
+    together = Mixed(np.array([7, 5, 7, 9, 5]), lambda variant, members: Noting(variant, said))
+    # (variant, seat in its pool) of every episode
+    seats = [(7, 0), (5, 0), (7, 1), (9, 0), (5, 1)]
+    assert list(map(tuple, together.start(np.arange(5)))) == seats
+    for lanes in (np.array([4, 0, 3, 2]), np.array([2, 4])):  # episodes that have ended are not stepped
+        said.clear()
+        together.send(lanes, 10.0 * lanes)
+        seen, rewards, _, over = together.receive()
+        assert list(map(tuple, seen)) == [seats[lane] for lane in lanes]
+        assert rewards.tolist() == (10.0 * lanes).tolist()
+        assert not over.any()
+        asked = sorted({seats[lane][0] for lane in lanes})
+        assert said == [(what, variant) for what in ("send", "receive") for variant in asked]

@@ -91,7 +91,7 @@ class Config:
     """The inner loop stops before a step whose mean importance ratio is further than this from 1."""
 
     estimator: Literal["gpomdp", "reinforce", "standardised", "advantage"] = "gpomdp"
-    """The gradient of a trajectory: GPOMDP or REINFORCE (the text), standardised GPOMDP (the figures), or advantages by
+    """The gradient of a trajectory: GPOMDP or REINFORCE (`paper`), standardised GPOMDP (`released`), or advantages by
     a value function that every agent fits to its own batch."""
     baseline: Literal["leave-one-out", "none"] = "leave-one-out"
     """C_b: the mean over the batch's other trajectories, or zero."""

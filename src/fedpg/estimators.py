@@ -25,7 +25,7 @@ class Estimator(NamedTuple):
     corrected: Callable[[Trajectories, Array], Array]
     """(trajectories of another policy, log pi_theta(a | s) - log pi_other(a | s) [T, B]) -> w [T, B]."""
     per_step: bool
-    """Average over all time steps of the batch (the figures) instead of over its episodes (the text)."""
+    """Average over all time steps of the batch (`released`) instead of over its episodes (`paper`)."""
     step_ratios: bool
     """Importance weights are of time steps instead of whole trajectories."""
     looks: bool

@@ -46,7 +46,7 @@ class Server:
         return float(_draw_chance(run_key, round_))
 
     def draw_inner_steps(self, broadcast: Broadcast) -> int:
-        """N_t: fixed, or P(N = n) = G^n (1 - G) with G = B / (B + b), from 0 (the text) or moved to start from 1."""
+        """N_t: fixed, or P(N = n) = G^n (1 - G) with G = B / (B + b), from 0 (`paper`) or moved to start from 1."""
         c = self.problem.config
         if c.inner_law == "fixed":
             return c.inner_steps

@@ -170,7 +170,7 @@ def start(console: Console) -> None:
         kept = {"JAX_COMPILATION_CACHE_DIR": f"{folder}/compiled", "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
         for name in ("an empty", "a warm"):
             run = Path(folder) / name
-            command = [sys.executable, "-m", "fedpg.cli", "train", "--trajectories", "1", "--quiet", "--out", str(run)]
+            command = [sys.executable, "-m", "fedpg", "train", "--trajectories", "1", "--quiet", "--out", str(run)]
             began = time.time()
             subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=os.environ | kept)
             # Written when the round is over; what is left is to write the policy and to end.

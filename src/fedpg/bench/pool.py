@@ -128,15 +128,19 @@ class Timed:
     def __init__(self, simulator: Simulator, by_width: Widths, lock: threading.Lock) -> None:
         self.width, self.start, self.end, self.close = simulator.width, simulator.start, simulator.end, simulator.close
         self.simulator, self.by_width, self.lock = simulator, by_width, lock
+        self.began, self.alive = 0.0, 0
 
-    def step(self, lanes: np.ndarray, actions: np.ndarray) -> Step:
-        began = time.perf_counter()
-        result = self.simulator.step(lanes, actions)
-        spent = time.perf_counter() - began
-        width = next((w for w in WIDTHS if len(lanes) <= w), 0)
+    def send(self, lanes: np.ndarray, actions: np.ndarray) -> None:
+        self.began, self.alive = time.perf_counter(), len(lanes)
+        self.simulator.send(lanes, actions)
+
+    def receive(self) -> Step:
+        result = self.simulator.receive()
+        spent = time.perf_counter() - self.began
+        width = next((w for w in WIDTHS if self.alive <= w), 0)
         with self.lock:  # both teams count
             calls, steps, seconds = self.by_width[width]
-            self.by_width[width] = calls + 1, steps + len(lanes), seconds + spent
+            self.by_width[width] = calls + 1, steps + self.alive, seconds + spent
         return result
 
 
@@ -175,7 +179,8 @@ def bare_speed(pool: Pool, environments: int) -> float:
     simulator.start(lanes)
     steps, began = 0, time.monotonic()
     while time.monotonic() - began < SECONDS_BARE:
-        *_, over = simulator.step(lanes, inputs[steps // width % len(inputs)][:width])
+        simulator.send(lanes, inputs[steps // width % len(inputs)][:width])
+        *_, over = simulator.receive()
         steps += width
         if isinstance(simulator, GymnasiumSimulator) and over.any():  # EnvPool begins again by itself
             simulator.end(lanes[over])

@@ -57,7 +57,7 @@ def categorical_mlp(inputs: int, hidden: tuple[int, ...], actions: int, activati
 def gaussian_mlp(
     inputs: int, hidden: tuple[int, ...], low: tuple[float, ...], high: tuple[float, ...], activation: str, form: str
 ) -> Policy:
-    """pi(a | s) = N(mean(s), diag(std(s)^2)), as the text or as the figures have it; an action is a vector [A].
+    """pi(a | s) = N(mean(s), diag(std(s)^2)), as `paper` or as `released` has it; an action is a vector [A].
 
     `paper`: mean = tanh(MLP(s)), std = exp(log_std), one trained number per action.
     `released`: two heads without bias on the last hidden layer, which has no activation itself;
@@ -89,7 +89,7 @@ def gaussian_mlp(
 def draw_uniform(shapes: Shapes, key: Array) -> Array:
     """theta [D] with entries uniform in (-1/sqrt(n), 1/sqrt(n)), n the last axis of their tensor; log-stds are -2.
 
-    The text does not say how wide a Gaussian policy begins. exp(-2) is the width of the one behind the figures;
+    The paper does not say how wide a Gaussian policy begins. exp(-2) is the width of the one of the released code;
     with 1, most actions of HalfCheetah are cut off at the ends of its box, and little is learnt.
     """
     keys = jax.random.split(key, len(shapes))

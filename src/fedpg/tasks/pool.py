@@ -330,7 +330,8 @@ def _episodes(
         seen = now[:, :n].T.copy()
         inputs = pool.to_task(actions)
         called = time.perf_counter()
-        observations, rewards, terminated, over = simulator.step(seat, inputs)
+        simulator.send(seat, inputs)
+        observations, rewards, terminated, over = simulator.receive()
         simulating += time.perf_counter() - called
         rewards = np.asarray(rewards, np.float32)
         if not math.isfinite(rewards.sum()):

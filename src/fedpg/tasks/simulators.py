@@ -32,8 +32,12 @@ class Simulator(Protocol):
         """Begin the episodes of these lanes: their first observations.  [n, F]"""
         ...
 
-    def step(self, lanes: np.ndarray, actions: np.ndarray) -> Step:
-        """One step of these lanes."""
+    def send(self, lanes: np.ndarray, actions: np.ndarray) -> None:
+        """Begin a step of these lanes."""
+        ...
+
+    def receive(self) -> Step:
+        """Wait for it."""
         ...
 
     def end(self, lanes: np.ndarray) -> None:
@@ -87,8 +91,10 @@ class EnvPoolSimulator:
         self.resets += 1
         return self.pool.reset()[0][lanes]  # all of them, used or not: they stay at the same first state
 
-    def step(self, lanes: np.ndarray, actions: np.ndarray) -> Step:
+    def send(self, lanes: np.ndarray, actions: np.ndarray) -> None:
         self.pool._send([lanes, lanes, actions.astype(self.dtype, order="C", copy=False)])
+
+    def receive(self) -> Step:
         state = self.pool._recv()
         observations, rewards, truncated, over = (state[i] for i in self.parts)
         return observations, rewards, over & ~truncated, over
@@ -154,6 +160,7 @@ class Mixed:
         self.seats = np.zeros(len(variants), np.int32)
         self.which = np.zeros(len(variants), np.int32)
         self.simulators: list[Simulator] = []
+        self.under_way: list[tuple[Simulator, np.ndarray]] = []
         for i, variant in enumerate(np.unique(variants)):
             members = np.flatnonzero(variants == variant)
             self.seats[members], self.which[members] = np.arange(len(members)), i
@@ -169,9 +176,14 @@ class Mixed:
         parts = [(mine, s.start(self.seats[lanes[mine]])) for s, mine in self._by_simulator(lanes)]
         return _scatter(len(lanes), [(mine, (first,)) for mine, first in parts])[0]
 
-    def step(self, lanes: np.ndarray, actions: np.ndarray) -> Step:
-        parts = [(mine, s.step(self.seats[lanes[mine]], actions[mine])) for s, mine in self._by_simulator(lanes)]
-        observations, rewards, terminated, over = _scatter(len(lanes), parts)
+    def send(self, lanes: np.ndarray, actions: np.ndarray) -> None:
+        self.under_way = list(self._by_simulator(lanes))
+        for simulator, mine in self.under_way:  # all before any is waited for: each has threads of its own
+            simulator.send(self.seats[lanes[mine]], actions[mine])
+
+    def receive(self) -> Step:
+        parts = [(mine, simulator.receive()) for simulator, mine in self.under_way]
+        observations, rewards, terminated, over = _scatter(sum(len(mine) for mine, _ in parts), parts)
         return observations, rewards, terminated, over
 
     def end(self, lanes: np.ndarray) -> None:
@@ -221,6 +233,7 @@ class GymnasiumSimulator:
         self.kept = kept
         self.seeds, self.variants = seeds, variants
         self.busy: dict[int, Any] = {}
+        self.asked = np.zeros(0, np.int32), np.zeros(0)
 
     def start(self, lanes: np.ndarray) -> np.ndarray:
         first = []
@@ -232,7 +245,11 @@ class GymnasiumSimulator:
                 raise SimulationError(f"{self.kept.task} called sys.exit({error.code!r}) in reset") from error
         return np.asarray(first)
 
-    def step(self, lanes: np.ndarray, actions: np.ndarray) -> Step:
+    def send(self, lanes: np.ndarray, actions: np.ndarray) -> None:
+        self.asked = lanes, actions
+
+    def receive(self) -> Step:
+        lanes, actions = self.asked
         observations, rewards = [], np.empty(len(lanes))
         ended, over = np.empty(len(lanes), bool), np.empty(len(lanes), bool)
         for i, lane in enumerate(lanes.tolist()):

@@ -1,4 +1,4 @@
-"""`python -m fedpg.cli`."""
+"""`python -m fedpg`, the same as `fedpg`."""
 
 import sys
 
