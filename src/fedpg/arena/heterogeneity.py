@@ -53,8 +53,10 @@ STUDIES = {
         alone=AGENTS - LIARS,
     ),
     # Gymnasium's lander takes gravities down to -12 only.
-    LANDER: Study((0.25, 0.5), {"gravity": 0.38, "wind_power": 1.0, "turbulence_power": 1.0}, 350, (), WORST[:1], 2),
-    CHEETAH: Study((0.25, 0.5), {"friction": 1.0, "gravity": 1.0, "mass": 1.0}, 250, (), WORST[:1], 2),
+    LANDER: Study(
+        (0.0, 0.25, 0.5), {"gravity": 0.38, "wind_power": 1.0, "turbulence_power": 1.0}, 350, (), WORST[:1], 2
+    ),
+    CHEETAH: Study((0.0, 0.25, 0.5), {"friction": 1.0, "gravity": 1.0, "mass": 1.0}, 250, (), WORST[:1], 2),
 }
 
 
@@ -132,7 +134,7 @@ class Rows(NamedTuple):
     rows: list[list[str]]
 
 
-def tables(task: str, results: Path, seeds: Sequence[int], trajectories: int | None = None) -> list[Rows]:
+def tables(task: str, results: Path, seeds: Sequence[int], trajectories: int | None = None) -> tuple[Rows, Rows]:
     """What the policy is worth, by width, attack and defence; and for every agent whether joining is worth it."""
     columns = ("differ", "attack", "defence", "honest kept", "mean", "worst", "best", "nominal", "unseen")
     found, joining = [], []
@@ -148,7 +150,7 @@ def tables(task: str, results: Path, seeds: Sequence[int], trajectories: int | N
         joining += list(_joining(plan, played, seeds))
     first = Rows(f"{task}: return of the common policy in the honest agents' own tasks", columns, found)
     names = ("differ", "agent", "its task", "federation", "with liars", "alone")
-    return [first, Rows(f"{task}: is joining worth it?", names, joining)]
+    return first, Rows(f"{task}: is joining worth it?", names, joining)
 
 
 def _joining(plan: Plan, played: Mapping[Game, Result], seeds: Sequence[int]) -> list[list[str]]:

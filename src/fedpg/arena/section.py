@@ -4,12 +4,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from fedpg.arena.games import Game, read
-from fedpg.arena.heterogeneity import STUDIES, picture, seeds_of, tables
+from fedpg.arena.heterogeneity import MAIN, STUDIES, picture, seeds_of, tables
 from fedpg.arena.matrix import matrix_of
-from fedpg.arena.players import pairs_of, settings_of, title_of
+from fedpg.arena.players import HONEST, SERVER, pairs_of, settings_of, title_of
 from fedpg.arena.show import READING, STANDINGS, heat_map, percent, standings_rows
 from fedpg.experiments.fingerprint import fingerprint
-from fedpg.experiments.render import Block, Heading, Pictures, Table, Text
+from fedpg.experiments.render import Block, Details, Heading, Pictures, Table, Text
 from fedpg.storage import write_whole
 
 
@@ -55,6 +55,12 @@ def differing(results: Path, out: Path) -> Iterator[Block]:
         write_whole(path, picture(task, results, seeds))
         title = f"{task}, agents that differ, {len(seeds)} seed{'s' * (len(seeds) > 1)}"
         yield Pictures(title, f"pictures/{path.name}", [picture(task, results, seeds, "svg")])
-        for table in tables(task, results, seeds):
-            yield Heading(table.title, 3)
-            yield Table(table.columns, table.rows)
+        worth, joining = tables(task, results, seeds)
+        yield Heading(worth.title, 3)
+        defence = worth.columns.index("defence")
+        shown = [row for row in worth.rows if row[defence] in (*MAIN, SERVER, HONEST)]
+        yield Table(worth.columns, shown)
+        if len(shown) < len(worth.rows):
+            yield Details(f"{task}: every defence", [Table(worth.columns, worth.rows)])
+        yield Heading(joining.title, 3)
+        yield Table(joining.columns, joining.rows)
