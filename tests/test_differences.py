@@ -321,6 +321,8 @@ def test_the_command_line_says_what_each_agent_gets(
     assert re.search(r"common.*adapted", capsys.readouterr().out, re.DOTALL)
     config = fedpg.load(tmp_path / "own").config
     assert (config.agents, config.vary[0][:12]) == (1, "half_length=")
+    assert main([*words, "--agent", "1"]) == 2
+    assert "begins anew each time: give another --out" in capsys.readouterr().err
 
 
 # The study

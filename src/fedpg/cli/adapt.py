@@ -13,6 +13,7 @@ from fedpg.cli.arguments import check_positive, check_seed, on_signal
 from fedpg.errors import ConfigError
 from fedpg.presets import defaults
 from fedpg.screen import make_console
+from fedpg.storage import StorageError
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,8 @@ def run_adapt(command: Adapt) -> int:
     for name in ("trajectories", "episodes"):
         check_positive(name, getattr(command, name))
     check_seed(command.seed)
+    if command.out is not None and (command.out / "config.json").exists():
+        raise StorageError(f"{command.out} exists already, and adapt begins anew each time: give another --out")
     refuse_several(command.run)
     common = policy_config(policy_file(command.run))
     if (command.agent is None) == (command.task is None):
