@@ -25,7 +25,8 @@ ten it does not."""
 QUIETEST = 1e-2
 """No coordinate is taken to be quieter than this share of the typical one."""
 TOO_FAR = 2.0
-"""Deviations of what noise would do: who goes so far against the server, or against most others, is turned away."""
+"""Deviations of what noise would do: who goes so far against the server, or against most others, is turned away; and
+two who are so much more alike than either is with most others count as one."""
 MOST_VOTERS = 256
 """More agents are not compared with each other: time and memory would grow with the square of K; and if some of them
 were chosen to judge, in a way that liars can foresee, these could outnumber the honest there."""
@@ -49,7 +50,7 @@ class Compass(NamedTuple):
 
 
 def compass(smooth: float | None = None) -> Aggregator:
-    """Agents by how far they have gone the server's way, and not against most others; of median length at most.
+    """Agents by how far they have gone the server's way, not against most others, and no two as one; of median length.
 
     1. r <- smooth r + (1 - smooth) g_0: the server's own gradient over rounds. No agent can change it.
     2. Lengths and angles are those of the step: of a natural one by the Fisher matrix, else those of g / s, s_j the
@@ -59,7 +60,10 @@ def compass(smooth: float | None = None) -> Aggregator:
        deviation). Summed over rounds, older ones less (0.9 a round), and divided by the deviation of such a sum of
        noise, these are z_i and z_ij. Agent i counts with weight Phi(z_i): less than half if it goes against the server.
        It is turned away if z_i < -2, or if z_ij < -2 for more than half of all agents (with up to 256 of them).
-    4. The weighted mean of the vectors, those longer than the median length cut down to it.
+    4. With h_i a middle one of the z_ij, what more than half of all agents say of i at the least, the weight is divided
+       by 1 + the sum over j of Phi(z_ij - max(h_i, h_j) - 2). Who is far more alike than either is with most others
+       counts as one, however many they are.
+    5. The weighted mean of the vectors, those longer than the median length cut down to it.
 
     Needs the server's gradient; no f, no sigma, no constant of the task. While fewer than half of the agents lie, all
     medians lie between honest numbers, and no honest agent can be outvoted; a liar counts once at most, at no more than
@@ -102,17 +106,21 @@ def compass(smooth: float | None = None) -> Aggregator:
             doubt=RECALL**2 * now.doubt + tau**2,
         )
         z = now.along / jnp.sqrt(now.doubt)
-        against = -z
+        against, like_it = -z, jnp.ones_like(z)
         if now.mutual.size:
             others = valid[:, None] & valid & ~jnp.eye(len(valid), dtype=bool)
             now = now._replace(mutual=RECALL * now.mutual + jnp.where(others, measured.mutual, 0.0))
             by_others = jnp.where(others, now.mutual / jnp.sqrt(now.doubt), jnp.inf)
             # What more than half of all agents say at the least: some of these are honest.
-            against = jnp.maximum(against, -jnp.sort(by_others, axis=1)[:, jnp.sum(valid) // 2])
+            most = jnp.sort(by_others, axis=1)[:, jnp.sum(valid) // 2]
+            against = jnp.maximum(against, -most)
+            # Liars who push the same way round after round are more alike than honest noise lets anybody be.
+            beyond = by_others - jnp.maximum(most[:, None], most)
+            like_it = 1 + jnp.sum(jnp.where(others, norm.cdf(beyond - TOO_FAR), 0.0), axis=1)
         # How sure it is that an agent goes against the server, or against most others: between 0 and 1.
         distances = jnp.where(valid, jnp.where(enough, norm.cdf(against), 0.0), jnp.inf)
         limit = norm.cdf(TOO_FAR)
-        judged = jnp.where(distances < limit, norm.cdf(z), 0.0)
+        judged = jnp.where(distances < limit, norm.cdf(z) / like_it, 0.0)
         counts = jnp.where(valid, jnp.where(enough, judged, 1.0), 0.0)
         shorter = jnp.minimum(1.0, _median(measured.long, valid) / jnp.maximum(measured.long, 1e-30))
         gradient = weighted_mean(vectors * shorter[:, None], counts)
