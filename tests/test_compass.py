@@ -164,6 +164,58 @@ def test_half_of_the_agents_outvote_nobody_and_more_than_half_do():
     assert not kept[5:, 6:].any()
 
 
+def shares(sent: Callable[[int, np.ndarray], np.ndarray], signal: float = 1.0) -> np.ndarray:
+    """How much each agent counts in each of some rounds, as a share of all: the aggregate in terms of what was sent.
+
+    Where there is no signal, the server knows that it knows nothing.
+    """
+    rng = np.random.default_rng(2)
+    truth = signal * rng.normal(size=SIZE) / np.sqrt(SIZE)
+    memory, found = fresh(), []
+    for t in range(ROUNDS):
+        noise = NOISE * rng.normal(size=(AGENTS + 1, SIZE)) / np.sqrt(SIZE)
+        vectors = sent(t, truth + noise[1:]).astype(np.float32)
+        verdict, memory = update(memory, sent_by_all(vectors), own_of((signal > 0) * (truth + noise[0])))
+        found.append(np.linalg.lstsq(vectors.T, verdict.gradient, rcond=None)[0])
+    return np.array(found) / np.sum(found, axis=1, keepdims=True)
+
+
+@pytest.mark.parametrize("apart", [0.05, 0.5, 1.0])
+def test_liars_who_push_the_same_way_count_as_one_however_hidden_their_way_is(apart: float):
+    """At right angles to the truth, about which the server and most others say nothing; each with noise of its own."""
+    rng = np.random.default_rng(3)
+    way = rng.normal(size=SIZE) / np.sqrt(SIZE)
+
+    def sent(t: int, honest: np.ndarray) -> np.ndarray:
+        vectors = honest.copy()
+        vectors[-LIARS:] = NOISE * (way + apart * rng.normal(size=(LIARS, SIZE)) / np.sqrt(SIZE))
+        return vectors
+
+    counted = shares(sent, signal=0.0)[5:].mean(axis=0)
+    assert counted[-LIARS:].sum() < 0.2  # one of eight is 0.125, three of ten are 0.3
+    assert np.ptp(counted[:-LIARS]) < 0.1
+
+
+@pytest.mark.parametrize("signal", [0.0, 1.0, 20.0], ids=["noise alone", "faint", "strong"])
+def test_honest_agents_count_alike_whatever_the_signal_is(signal: float):
+    counted = shares(lambda t, honest: honest, signal)
+    several = 1 / (counted**2).sum(axis=1)  # so many agents of equal weight would average noise away as well
+    assert several.mean() > 0.8 * AGENTS
+    assert counted.mean(axis=0).min() > 0.05
+
+
+def test_a_crowd_of_copies_counts_as_the_one_it_copies():
+    """As the attack `mimic` does; the copies differ in the last digits."""
+    rng = np.random.default_rng(4)
+
+    def sent(t: int, honest: np.ndarray) -> np.ndarray:
+        return lying(honest, honest[0]) + 1e-3 * rng.normal(size=(AGENTS, SIZE))
+
+    counted = shares(sent)[3:].mean(axis=0)
+    assert counted[[0, *range(-LIARS, 0)]].sum() < 0.25
+    assert counted[1:-LIARS].min() > 0.1
+
+
 @pytest.mark.slow
 def test_of_very_many_agents_nobody_is_compared_with_the_others():
     agents, size = MOST_VOTERS + 1, 20
