@@ -261,7 +261,8 @@ def verify_stored(runs: Sequence["Stored"], results: Path) -> None:
     if found["different"]:
         say(
             "a run that differs was made by other code or other versions of the packages that compute; or, in a task "
-            "that carries the last digit far (HalfCheetah's contacts), by another processor or number of cores"
+            "that carries the last digit far (HalfCheetah's contacts), by another processor or number of cores: "
+            "`taskset -c 0 fedpg reproduce ...` verifies those that were trained on one core each"
         )
 
 
