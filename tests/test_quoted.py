@@ -127,6 +127,7 @@ def standings_of(name: str, cast: Cast) -> dict[str, Standing]:
 
 ARENAS = {
     "What it found with natural steps": ("CartPole-v1-natural-K10-3-500-*.json", "On CartPole"),
+    "What it found after the task is learnt": ("CartPole-v1-natural-K10-3-1500-*.json", ""),
     "What it found with FedPG-BR": ("CartPole-v1-fedpg-br-K10-3-1500-*.json", ""),
 }
 
