@@ -313,10 +313,14 @@ def test_the_command_plays_prints_and_draws_and_then_only_prints(tmp_path: Path,
     first = capsys.readouterr().out
     assert "defences by their worst case" in first
     assert "the server alone" in first
-    assert list((tmp_path / "results/arena").glob("*.png"))
+    (picture,) = (tmp_path / "results/arena").glob("*.png")
+    drawn = picture.read_bytes()
     monkeypatch.setattr(games_of, "_play", None)
     assert main(words) == 0
     assert capsys.readouterr().out.splitlines()[-20:] == first.splitlines()[-20:]
+    assert main(words[:-1]) == 0  # a part of it has a picture of its own
+    assert capsys.readouterr().out.splitlines()[-1].endswith("-part.png")
+    assert picture.read_bytes() == drawn
     blocks = list(sections(tmp_path / "results", tmp_path / "results"))
     assert [type(block).__name__ for block in blocks[-3:]] == ["Pictures", "Table", "Table"]
     assert not any("another version" in str(block) for block in blocks)

@@ -82,6 +82,10 @@ class Cast(NamedTuple):
     defences: tuple[str, ...]
     seeds: tuple[int, ...]
 
+    @property
+    def size(self) -> int:
+        return len(self.attacks) * len(self.defences) * len(self.seeds)
+
 
 class Ledger:
     """The results of an arena, in one file, which several processes may add to."""

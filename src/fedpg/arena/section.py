@@ -23,7 +23,7 @@ def sections(results: Path, out: Path) -> Iterator[Block]:
     for path in paths:
         base, found, casts = read(path)
         games = {result.game: result for result in found}
-        cast = max(casts, key=lambda cast: len(cast.attacks) * len(cast.defences) * len(cast.seeds), default=None)
+        cast = max(casts, key=lambda cast: cast.size, default=None)
         if cast is None:  # only searches so far
             continue
         matrix = matrix_of(games, *cast)

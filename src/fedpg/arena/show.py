@@ -94,7 +94,8 @@ def heat_map(matrix: Matrix, title: str, kind: str = "png") -> bytes:
     rows = [*sorted(matrix.attacks, key=lambda attack: float(mean[attack])), NOBODY]
     shares = np.array([[matrix.share(attack, defence).value for defence in order] for attack in rows])
     with rc_context(STYLE | {"axes.grid": False}):
-        size = (2.6 + 0.44 * len(order), 1.9 + 0.27 * len(rows))
+        words = max(map(len, rows))
+        size = (max(0.078 * len(title), 1.4 + 0.065 * words + 0.44 * len(order)), 1.9 + 0.27 * len(rows))
         figure = Figure(figsize=size, layout="constrained")
         FigureCanvasAgg(figure)
         axes = figure.subplots()
@@ -107,7 +108,7 @@ def heat_map(matrix: Matrix, title: str, kind: str = "png") -> bytes:
                 bold = "bold" if worst[j] == i else "normal"
                 ink = "white" if share > 0.93 or share < 0.5 else "black"
                 axes.text(j, i, f"{100 * share:.0f}", ha="center", va="center", fontsize=7, weight=bold, color=ink)
-        axes.set_title(title)
+        figure.suptitle(title, fontsize=10)
         axes.tick_params(length=0)
         for spine in axes.spines.values():
             spine.set_visible(False)

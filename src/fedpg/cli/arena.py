@@ -199,7 +199,8 @@ def _matrix(ledger: "Ledger", cast: "Cast", play: Play) -> None:
     make_console().print(tables(matrix))
     if matrix.gains[NOBODY, HONEST].mean() <= 0:
         say("the honest federation is no better than the untrained policy in this time: give more --trajectories")
-    picture = ledger.path.with_suffix(".png")
+    whole = cast.size >= max(other.size for other in ledger.casts)
+    picture = ledger.path.with_name(f"{ledger.path.stem}{'' if whole else '-part'}.png")
     write_whole(picture, heat_map(matrix, title_of(ledger.base, len(cast.seeds))))
     print(picture)
 

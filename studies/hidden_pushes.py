@@ -1,0 +1,45 @@
+"""Attacks that hide a common push behind noise of each liar's own, for the arena.
+
+    cd studies && fedpg arena --trajectories 1500 --seeds 0:3 --results ../results --runs ../runs/arena \\
+        --defences compass --attacks hidden_pushes:aside,c=0.5 hidden_pushes:aside,c=1 hidden_pushes:aside,c=3 \\
+        hidden_pushes:back,c=1.5 hidden_pushes:back,c=3 hidden_pushes:along_deviation,z=1 \\
+        hidden_pushes:along_deviation,z=2 hidden_pushes:against_signs,z=0.5 hidden_pushes:against_signs,z=1.5
+
+compass counts agents that are far more alike than either is with most others as one. Here every liar sends its own
+honest gradient, which is mostly noise and like nobody else's, and the same push in addition. Two minutes.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from fedpg import Attack, Scene
+
+
+def aside(c: float = 1.0) -> Attack:
+    """A fixed direction, drawn at random once: at right angles to nearly everything."""
+
+    def message(scene: Scene) -> jax.Array:
+        way = jax.random.normal(jax.random.key(7), scene.gradients.shape[1:])
+        length = jnp.median(jnp.linalg.norm(scene.gradients, axis=1))
+        return scene.gradients + c * length * way / jnp.linalg.norm(way)
+
+    return Attack(message=message, colludes=True)
+
+
+def back(c: float = 2.0) -> Attack:
+    """Against the mean of the honest."""
+    return Attack(message=lambda scene: scene.gradients - c * scene.mean("all"), colludes=True)
+
+
+def along_deviation(z: float = 1.5) -> Attack:
+    """As ALIE: so many deviations of the honest, coordinate by coordinate."""
+    return Attack(message=lambda scene: scene.gradients - z * scene.deviation("all"), colludes=True)
+
+
+def against_signs(z: float = 1.0) -> Attack:
+    """The same, in each coordinate against the sign of the honest mean."""
+
+    def message(scene: Scene) -> jax.Array:
+        return scene.gradients - z * scene.deviation("all") * jnp.sign(scene.mean("all"))
+
+    return Attack(message=message, colludes=True)
