@@ -107,6 +107,30 @@ def test_the_table_of_natural_steps_is_of_stored_runs():
     assert len(rows) >= 9
 
 
+def test_what_overview_and_text_say_of_natural_steps_is_of_stored_runs():
+    text = " ".join((ROOT / "docs/overview.md").read_text().split())
+    found = re.search(
+        r"is (\d+), (\d+) and (\d+) at 100, 250 and 500 trajectories.*?signs (\d+), (\d+) and (\d+)", text
+    )
+    assert found
+    for name, quoted in (("CartPole", found.groups()[:3]), (FLIP, found.groups()[3:])):
+        for value, mark in zip(quoted, (100, 250, 500), strict=True):
+            check(name, number(value), mark, 20)
+    text = " ".join((ROOT / "docs/natural.md").read_text().split())
+    numbers = r"(\d+), (\d+), (\d+) and (\d+)"
+    found = re.search(
+        rf"alone they have {numbers} at 100, 250, 500 and 1000 \(the first ten (.*?)\), and with three "
+        rf"who flip signs {numbers} \((.*?)\)", text
+    )  # fmt: skip
+    assert found
+    groups = found.groups()
+    for name, last, first in (("CartPole", groups[:4], groups[4]), (FLIP, groups[5:9], groups[9])):
+        for quoted, seeds in ((last, range(10, 20)), (first.split(", "), range(10))):
+            runs = [run for run in runs_of(*CURVES[name]) if run.seed in seeds]
+            means = returns_at(runs, np.array([100.0, 250.0, 500.0, 1000.0])).mean(axis=0)
+            assert [number(x) for x in quoted] == [round(x) for x in means], (name, seeds)
+
+
 @functools.cache
 def games_of(name: str) -> tuple[dict[Game, Result], list[Cast]]:
     """The stored games of an arena, and who met whom."""
