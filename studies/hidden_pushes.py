@@ -7,12 +7,18 @@
 
 compass counts agents that are far more alike than either is with most others as one. Here every liar sends its own
 honest gradient, which is mostly noise and like nobody else's, and the same push in addition. Two minutes.
+
+    ... --seeds 0:5 --attacks hidden_pushes:balanced,a=0.5 hidden_pushes:balanced,a=0.55 hidden_pushes:balanced,a=0.6 \
+        hidden_pushes:balanced,a=0.65
+
+is the one that gets through: noise that the liars agree on, so that it cancels in their sum.
 """
 
 import jax
 import jax.numpy as jnp
 
 from fedpg import Attack, Scene
+from fedpg.attacks import mean_of
 
 
 def aside(c: float = 1.0) -> Attack:
@@ -43,3 +49,23 @@ def against_signs(z: float = 1.0) -> Attack:
         return scene.gradients - z * scene.deviation("all") * jnp.sign(scene.mean("all"))
 
     return Attack(message=message, colludes=True)
+
+
+def balanced(a: float = 0.6) -> Attack:
+    """Random actions, whose gradients push the same way; that push is the share `a` of each message.
+
+    The rest is what each liar's gradient has beyond their mean. These rests sum to nothing, so f of them have cosines
+    of -1/(f - 1) with each other: with a = 1/sqrt(f) the messages are at right angles, as honest noise is.
+    """
+
+    def message(scene: Scene) -> jax.Array:
+        common = mean_of(scene.gradients, scene.byzantine)
+        lengths = jnp.where(scene.honest, jnp.linalg.norm(scene.gradients, axis=1), jnp.nan)
+        rest = scene.gradients - common
+        return jnp.nanmedian(lengths) * (a * _unit(common) + jnp.sqrt(1 - a**2) * _unit(rest))
+
+    return Attack(act=lambda action, random: random, message=message, colludes=True)
+
+
+def _unit(vectors: jax.Array) -> jax.Array:
+    return vectors / jnp.maximum(jnp.linalg.norm(vectors, axis=-1, keepdims=True), 1e-30)

@@ -140,8 +140,9 @@ def games_of(name: str) -> tuple[dict[Game, Result], list[Cast]]:
 
 
 def cast_of(name: str, defence: str, seeds: int) -> Cast:
-    """The last one in which a defence has so many seeds."""
-    return next(c for c in reversed(games_of(name)[1]) if defence in c.defences and len(c.seeds) == seeds)
+    """The largest in which a defence has so many seeds."""
+    casts = [c for c in games_of(name)[1] if defence in c.defences and len(c.seeds) == seeds]
+    return max(casts, key=lambda cast: cast.size)
 
 
 @functools.cache
