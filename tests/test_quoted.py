@@ -198,7 +198,7 @@ def test_the_table_of_untuned_tasks_is_of_stored_runs():
         runs = [load(path) for path in sorted(folder.glob("seed-*.json.gz"))]
         assert len(runs) == 3
         assert [number(cell) for cell in cells] == [round(x) for x in returns_at(runs, marks).mean(axis=0)], name
-    assert len(rows) == 10
+    assert len(rows) == 15
 
 
 NORMALIZED = {
