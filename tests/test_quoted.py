@@ -40,6 +40,8 @@ CURVES = {
     "one agent alone": ("CartPole-v1", HONEST, "natural steps, one agent alone"),
     "LunarLander": ("LunarLander-v3", HONEST, OURS),
     "HalfCheetah": ("HalfCheetah-v5", HONEST, OURS),
+    "LunarLander, the server alone": ("LunarLander-v3", HONEST, "natural steps, the server alone"),
+    "HalfCheetah, the server alone": ("HalfCheetah-v5", HONEST, "natural steps, the server alone"),
 }
 """What the first cell of a row calls a curve -> its task, condition and method."""
 
