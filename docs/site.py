@@ -94,8 +94,8 @@ def shown(target: Path) -> str:
     readme = target / "README.md"
     text = readme.read_text(encoding="utf-8") if readme.exists() else f"# {name}\n"
     text = LINK.sub(lambda link: relinked(link, target, f"files/{name}.md"), text)
-    hidden = ("__pycache__", ".ruff_cache", ".mypy_cache", ".pytest_cache")  # what tools leave behind
-    files = [path for path in sorted(target.rglob("*")) if path.is_file() and not set(hidden) & set(path.parts)]
+    left_behind = {"__pycache__", ".ruff_cache", ".mypy_cache", ".pytest_cache"}  # by tools
+    files = [path for path in sorted(target.rglob("*")) if path.is_file() and left_behind.isdisjoint(path.parts)]
     parts = [f"## {path.relative_to(target)}\n\n{block(path)}" for path in files if path.suffix in (".py", ".toml")]
     rest = [f"- `{path.relative_to(target)}`" for path in files if path.suffix not in (".py", ".toml", ".md")]
     return "\n\n".join([text, *parts, *(["## Other files", "\n".join(rest)] if rest else [])]) + "\n"

@@ -8,7 +8,7 @@
 compass counts agents that are far more alike than either is with most others as one. Here every liar sends its own
 honest gradient, which is mostly noise and like nobody else's, and the same push in addition. Two minutes.
 
-    ... --seeds 0:5 --attacks hidden_pushes:balanced,a=0.5 hidden_pushes:balanced,a=0.55 hidden_pushes:balanced,a=0.6 \
+    ... --seeds 0:5 --attacks hidden_pushes:balanced,a=0.5 hidden_pushes:balanced,a=0.55 hidden_pushes:balanced,a=0.6 \\
         hidden_pushes:balanced,a=0.65
 
 is the one that gets through: noise that the liars agree on, so that it cancels in their sum.

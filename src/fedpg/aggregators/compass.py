@@ -50,7 +50,7 @@ class Compass(NamedTuple):
 
 
 def compass(smooth: float | None = None) -> Aggregator:
-    """Agents by how far they have gone the server's way, not against most others, and no two as one; of median length.
+    """Agents by how far they have gone the server's way, not against most others; who is too much alike counts as one.
 
     1. r <- smooth r + (1 - smooth) g_0: the server's own gradient over rounds. No agent can change it.
     2. Lengths and angles are those of the step: of a natural one by the Fisher matrix, else those of g / s, s_j the
@@ -60,9 +60,9 @@ def compass(smooth: float | None = None) -> Aggregator:
        deviation). Summed over rounds, older ones less (0.9 a round), and divided by the deviation of such a sum of
        noise, these are z_i and z_ij. Agent i counts with weight Phi(z_i): less than half if it goes against the server.
        It is turned away if z_i < -2, or if z_ij < -2 for more than half of all agents (with up to 256 of them).
-    4. With h_i a middle one of the z_ij, what more than half of all agents say of i at the least, the weight is divided
-       by 1 + the sum over j of Phi(z_ij - max(h_i, h_j) - 2). Who is far more alike than either is with most others
-       counts as one, however many they are.
+    4. With h_i the middle one of the z_ij, which more than half of all agents do not exceed, the weight is divided by
+       1 + the sum over j of Phi(z_ij - max(h_i, h_j) - 2): those who are far more alike than either is with most others
+       count as one, or, where there are dozens of them, as few.
     5. The weighted mean of the vectors, those longer than the median length cut down to it.
 
     Needs the server's gradient; no f, no sigma, no constant of the task. While fewer than half of the agents lie, all
@@ -111,7 +111,7 @@ def compass(smooth: float | None = None) -> Aggregator:
             others = valid[:, None] & valid & ~jnp.eye(len(valid), dtype=bool)
             now = now._replace(mutual=RECALL * now.mutual + jnp.where(others, measured.mutual, 0.0))
             by_others = jnp.where(others, now.mutual / jnp.sqrt(now.doubt), jnp.inf)
-            # What more than half of all agents say at the least: some of these are honest.
+            # What more than half of all agents do not exceed: some of these are honest.
             most = jnp.sort(by_others, axis=1)[:, jnp.sum(valid) // 2]
             against = jnp.maximum(against, -most)
             # Liars who push the same way round after round are more alike than honest noise lets anybody be.
