@@ -164,16 +164,16 @@ def test_half_of_the_agents_outvote_nobody_and_more_than_half_do():
     assert not kept[5:, 6:].any()
 
 
-def shares(sent: Callable[[int, np.ndarray], np.ndarray], signal: float = 1.0) -> np.ndarray:
+def shares(sent: Callable[[int, np.ndarray], np.ndarray], signal: float = 1.0, agents: int = AGENTS) -> np.ndarray:
     """How much each agent counts in each of some rounds, as a share of all: the aggregate in terms of what was sent.
 
     Where there is no signal, the server knows that it knows nothing.
     """
     rng = np.random.default_rng(2)
     truth = signal * rng.normal(size=SIZE) / np.sqrt(SIZE)
-    memory, found = fresh(), []
+    memory, found = fresh(agents), []
     for t in range(ROUNDS):
-        noise = NOISE * rng.normal(size=(AGENTS + 1, SIZE)) / np.sqrt(SIZE)
+        noise = NOISE * rng.normal(size=(agents + 1, SIZE)) / np.sqrt(SIZE)
         vectors = sent(t, truth + noise[1:]).astype(np.float32)
         verdict, memory = update(memory, sent_by_all(vectors), own_of((signal > 0) * (truth + noise[0])))
         found.append(np.linalg.lstsq(vectors.T, verdict.gradient, rcond=None)[0])
@@ -194,6 +194,36 @@ def test_liars_who_push_the_same_way_count_as_one_however_hidden_their_way_is(ap
     counted = shares(sent, signal=0.0)[5:].mean(axis=0)
     assert counted[-LIARS:].sum() < 0.2  # one of eight is 0.125, three of ten are 0.3
     assert np.ptp(counted[:-LIARS]) < 0.1
+
+
+def test_liars_who_look_unlike_in_every_round_and_push_one_way_over_rounds_count_as_one():
+    """Noise on which they agree cancels in their sum: with 1 / sqrt(f) of the push each, they are at right angles."""
+    rng = np.random.default_rng(3)
+    way = rng.normal(size=SIZE)
+    way /= np.linalg.norm(way)
+
+    def sent(t: int, honest: np.ndarray) -> np.ndarray:
+        rest = rng.normal(size=(LIARS, SIZE))
+        rest -= rest.mean(axis=0)
+        rest /= np.linalg.norm(rest, axis=1, keepdims=True)
+        lies = LIARS**-0.5 * way + (1 - 1 / LIARS) ** 0.5 * rest
+        assert abs(lies[0] @ lies[1]) < 0.2  # the cosine of two honest agents varies by 0.07
+        return np.concatenate([honest[:-LIARS], NOISE * lies])
+
+    counted = shares(sent, signal=0.0)
+    assert counted[:2, -LIARS:].sum(axis=1).max() < 0.4
+    assert counted[10:, -LIARS:].sum(axis=1).mean() < 0.2  # one of eight is 0.125, three of ten are 0.3
+
+
+@pytest.mark.slow
+def test_a_crowd_of_thirty_in_a_hundred_counts_as_few_though_some_honest_agents_are_alike_by_chance():
+    way = np.random.default_rng(3).normal(size=SIZE) / np.sqrt(SIZE)
+
+    def sent(t: int, honest: np.ndarray) -> np.ndarray:
+        return np.concatenate([honest[:-30], honest[-30:] + NOISE * way])
+
+    counted = shares(sent, signal=0.0, agents=100)[10:].mean(axis=0)
+    assert counted[-30:].sum() < 0.04  # one of 71 is 0.014, thirty of a hundred are 0.3
 
 
 @pytest.mark.parametrize("signal", [0.0, 1.0, 20.0], ids=["noise alone", "faint", "strong"])
@@ -264,7 +294,35 @@ def test_of_who_did_not_answer_nothing_is_remembered_but_what_was_before():
     after = update(memory, sent_by_all(np.where(there[:, None], honest, np.nan), there), own)[1]
     np.testing.assert_allclose(after.along[4], RECALL * memory.along[4], rtol=1e-6)
     np.testing.assert_allclose(after.mutual[4], RECALL * memory.mutual[4], rtol=1e-6)
+    np.testing.assert_allclose(after.sums[4], RECALL * memory.sums[4], rtol=1e-6)
     assert (np.abs(after.along - RECALL * memory.along)[there] > 0).all()
+
+
+@pytest.mark.slow
+def test_what_was_sent_over_rounds_is_compared_as_the_sums_themselves_would_be():
+    """The products of sums, kept up to date round by round, where the metric stays: a Fisher matrix of 1."""
+    rng = np.random.default_rng(6)
+    memory, sums, scores = fresh(4), np.zeros((4, SIZE)), np.sqrt(SIZE) * np.eye(SIZE, dtype=np.float32)
+    for _ in range(5):
+        vectors = rng.normal(size=(4, SIZE)) + 0.3
+        memory = update(memory, sent_by_all(vectors), own_of(np.ones(SIZE), scores=scores))[1]
+        sums = RECALL * sums + vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    apart = ~np.eye(4, dtype=bool)
+    np.testing.assert_allclose(memory.gathered[apart], (sums @ sums.T)[apart], rtol=1e-4)
+
+
+@pytest.mark.slow
+def test_there_is_a_derivative_though_an_agent_is_missing():
+    """For attacks that follow the slope of the rule."""
+    _, honest, server = federation(0)
+    there = np.arange(AGENTS) != 4
+
+    def length(vectors: jax.Array) -> jax.Array:
+        return (compass().update(fresh(), Sent(vectors, there, 16), own_of(server))[0].gradient ** 2).sum()
+
+    slope = jax.grad(length)(np.where(there[:, None], honest, np.nan).astype(np.float32))
+    assert np.isfinite(slope[there]).all()
+    assert np.abs(slope[there]).max() > 0
 
 
 @pytest.mark.parametrize("agents", [1, 2])

@@ -46,7 +46,9 @@ class Compass(NamedTuple):
     weights: Array  # [2]
     along: Array  # [K]: each agent's cosines with the reference
     mutual: Array  # [K, K]: those of the agents with each other; [0, 0] if these are too many
-    doubt: Array  # the variance that noise alone gives these two
+    sums: Array  # [K, D]: what each has sent, at length 1; [0, D] if these are too many
+    gathered: Array  # [K, K]: the products of these sums
+    doubt: Array  # the variance that noise alone gives the sums of cosines
 
 
 def compass(smooth: float | None = None) -> Aggregator:
@@ -60,9 +62,11 @@ def compass(smooth: float | None = None) -> Aggregator:
        deviation). Summed over rounds, older ones less (0.9 a round), and divided by the deviation of such a sum of
        noise, these are z_i and z_ij. Agent i counts with weight Phi(z_i): less than half if it goes against the server.
        It is turned away if z_i < -2, or if z_ij < -2 for more than half of all agents (with up to 256 of them).
-    4. With h_i the middle one of the z_ij, which more than half of all agents do not exceed, the weight is divided by
-       1 + the sum over j of Phi(z_ij - max(h_i, h_j) - 2): those who are far more alike than either is with most others
-       count as one, or, where there are dozens of them, as few.
+    4. a_ij = Phi(z_ij - max(h_i, h_j) - 2), h_i the middle one of the z_ij, which more than half of all agents do not
+       exceed: how sure it is that two are far more alike than either is with most others. The same of the products of
+       v_i and v_j, what they have sent, at length 1, summed over rounds: liars who look unlike in each round, and push
+       one way round after round, are found there. With a_i the sum over j of the greater of the two, the weight is
+       divided by 1 + a_i less the median of all a_i: who is too much alike counts as one.
     5. The weighted mean of the vectors, those longer than the median length cut down to it.
 
     Needs the server's gradient; no f, no sigma, no constant of the task. While fewer than half of the agents lie, all
@@ -74,8 +78,8 @@ def compass(smooth: float | None = None) -> Aggregator:
 
     def init(agents: int, size: int) -> Compass:
         voters = agents if agents <= MOST_VOTERS else 0
-        mutual = jnp.zeros((voters, voters))
-        return Compass(jnp.zeros(size), jnp.zeros(size), jnp.zeros(2), jnp.zeros(agents), mutual, jnp.zeros(()))
+        start, pairs, sums = jnp.zeros(size), jnp.zeros((voters, voters)), jnp.zeros((voters, size))
+        return Compass(start, start, jnp.zeros(2), jnp.zeros(agents), pairs, sums, pairs, jnp.zeros(()))
 
     def update(memory: Compass, sent: Sent, own: Own) -> tuple[Verdict, Compass]:
         if own.gradient is None:
@@ -96,9 +100,9 @@ def compass(smooth: float | None = None) -> Aggregator:
         now = _sound(after, memory)
         reference = now.reference / jnp.maximum(now.weights[0], 1e-30)
         measured = (
-            _by_spread(vectors, reference, _scale(now.variance))
+            _by_spread(vectors, reference, now.sums, _scale(now.variance))
             if own.scores is None
-            else _by_fisher(vectors, reference, own.scores)
+            else _by_fisher(vectors, reference, now.sums, own.scores)
         )
         tau = _deviation(measured.along, valid, vectors.shape[1])
         now = now._replace(
@@ -109,14 +113,22 @@ def compass(smooth: float | None = None) -> Aggregator:
         against, like_it = -z, jnp.ones_like(z)
         if now.mutual.size:
             others = valid[:, None] & valid & ~jnp.eye(len(valid), dtype=bool)
-            now = now._replace(mutual=RECALL * now.mutual + jnp.where(others, measured.mutual, 0.0))
-            by_others = jnp.where(others, now.mutual / jnp.sqrt(now.doubt), jnp.inf)
-            # What more than half of all agents do not exceed: some of these are honest.
-            most = jnp.sort(by_others, axis=1)[:, jnp.sum(valid) // 2]
+            unit = jnp.where(valid[:, None], vectors / jnp.maximum(measured.long, 1e-30)[:, None], 0.0)
+            crossed = jnp.where(valid[:, None], measured.before, 0.0)
+            mutual = jnp.where(others, measured.mutual, 0.0)
+            now = now._replace(
+                mutual=RECALL * now.mutual + mutual,
+                sums=RECALL * now.sums + unit,
+                gathered=RECALL**2 * now.gathered + RECALL * (crossed + crossed.T) + mutual,
+            )
+            by_others = now.mutual / jnp.sqrt(now.doubt)
+            most = _said(by_others, others)
             against = jnp.maximum(against, -most)
-            # Liars who push the same way round after round are more alike than honest noise lets anybody be.
-            beyond = by_others - jnp.maximum(most[:, None], most)
-            like_it = 1 + jnp.sum(jnp.where(others, norm.cdf(beyond - TOO_FAR), 0.0), axis=1)
+            # Liars who push the same way, at once or round after round, are more alike than noise lets anybody be.
+            over_rounds = now.gathered / (now.doubt / tau)
+            alike = [_alike(by_others, most, others), _alike(over_rounds, _said(over_rounds, others), others)]
+            counted = jnp.sum(jnp.maximum(*alike), axis=1)
+            like_it = 1 + jnp.maximum(counted - _median(counted, valid), 0.0)
         # How sure it is that an agent goes against the server, or against most others: between 0 and 1.
         distances = jnp.where(valid, jnp.where(enough, norm.cdf(against), 0.0), jnp.inf)
         limit = norm.cdf(TOO_FAR)
@@ -136,18 +148,19 @@ class Measured(NamedTuple):
 
     along: Array  # [K]: their cosines with the reference
     mutual: Array  # [K, K]: with each other
+    before: Array  # [K, K]: their products, at length 1, with what was sent before
     long: Array  # [K]: their lengths
 
 
-def _by_spread(vectors: Array, reference: Array, scale: Array) -> Measured:
+def _by_spread(vectors: Array, reference: Array, sums: Array, scale: Array) -> Measured:
     """As if every coordinate were divided by its spread."""
     scaled = vectors / scale
     units = directions(scaled)
     along = units @ directions((reference / scale)[None])[0]
-    return Measured(along, units @ units.T, lengths(scaled))
+    return Measured(along, units @ units.T, units @ (sums / scale).T, lengths(scaled))
 
 
-def _by_fisher(vectors: Array, reference: Array, scores: Array) -> Measured:
+def _by_fisher(vectors: Array, reference: Array, sums: Array, scores: Array) -> Measured:
     """In the metric of a natural step, <u, v> = u . (F + lambda I)^-1 v."""
     matrix = damped(fisher_of(scores), reference)
     units = jnp.concatenate([directions(reference[None]), directions(vectors)])  # [1 + K, D]: lies may be very long
@@ -155,7 +168,20 @@ def _by_fisher(vectors: Array, reference: Array, scores: Array) -> Measured:
     stretch = jnp.sqrt(jnp.maximum(jnp.sum(units * images, axis=1), 1e-30))  # of unit vectors
     seen = len(units) if len(vectors) <= MOST_VOTERS else 1  # the reference, and then the others
     cosines = units[1:] @ images[:seen].T / stretch[:seen] / stretch[1:, None]
-    return Measured(cosines[:, 0], cosines[:, 1:], lengths(vectors) * stretch[1:])
+    before = images[1:] @ sums.T / stretch[1:, None]
+    return Measured(cosines[:, 0], cosines[:, 1:], before, lengths(vectors) * stretch[1:])
+
+
+def _said(pairs: Array, others: Array) -> Array:
+    """The middle one of what the others say of each agent, which more than half of all do not exceed.  [K]"""
+    ranked = jnp.sort(jnp.where(others, pairs, jnp.inf), axis=1)
+    said = ranked[:, (jnp.max(jnp.sum(others, axis=1)) + 1) // 2]
+    return jnp.where(jnp.any(others, axis=1), said, 0.0)  # 0 of those who sent nothing
+
+
+def _alike(pairs: Array, said: Array, others: Array) -> Array:
+    """How sure it is that two are far more alike than either is with most others: between 0 and 1.  [K, K]"""
+    return jnp.where(others, norm.cdf(pairs - jnp.maximum(said[:, None], said) - TOO_FAR), 0.0)
 
 
 def _sound(after: Compass, before: Compass) -> Compass:
