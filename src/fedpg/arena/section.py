@@ -2,31 +2,81 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
-from fedpg.arena.games import Game, read
-from fedpg.arena.heterogeneity import MAIN, STUDIES, picture, seeds_of, tables
-from fedpg.arena.matrix import matrix_of
-from fedpg.arena.players import HONEST, SERVER, pairs_of, settings_of, title_of
+from fedpg.arena.games import Cast, Game, Ledger, Result, read
+from fedpg.arena.heterogeneity import MAIN, STUDIES, WORST, picture, plans, seeds_of, tables, worth
+from fedpg.arena.matrix import Matrix, matrix_of
+from fedpg.arena.players import HONEST, NOBODY, SERVER, pairs_of, settings_of, title_of
 from fedpg.arena.show import READING, STANDINGS, heat_map, percent, standings_rows
+from fedpg.config import Config
 from fedpg.experiments.fingerprint import fingerprint
 from fedpg.experiments.render import Block, Details, Heading, Pictures, Table, Text
 from fedpg.storage import write_whole
 
+OURS, PAPERS = MAIN
+SHOWN_WIDTH = 0.25
+"""How far the agents of the lines at the top differ."""
+
+
+class Arena(NamedTuple):
+    """The largest matrix of an arena."""
+
+    path: Path
+    base: Config
+    games: dict[Game, Result]
+    cast: Cast
+    matrix: Matrix
+
+
+def arenas(results: Path) -> Iterator[Arena]:
+    """Every arena of the results folder in which more than a search has been played."""
+    for path in sorted((results / "arena").glob("*.json")):
+        base, found, casts = read(path)
+        games = {result.game: result for result in found}
+        if casts:
+            cast = max(casts, key=lambda cast: cast.size)
+            yield Arena(path, base, games, cast, matrix_of(games, *cast))
+
+
+def in_short(results: Path) -> Iterator[Block]:
+    """What the arenas say of the default, a line each."""
+    for _, base, _, _, matrix in arenas(results):
+        standings = {standing.defence: standing for standing in matrix.standings()}  # the best worst case first
+        if base.vary or OURS not in standings:
+            continue
+        ours = standings[OURS]
+        line = (
+            f"**{title_of(base, len(matrix.seeds))}**: the worst of {len(matrix.attacks)} attacks ({ours.by}) leaves "
+            f"{OURS} {percent(ours.worst)} of what as many honest agents learn"
+        )
+        others = [standing for name, standing in standings.items() if name != OURS]
+        if others:
+            line += f"; the best of {len(others)} other rules, {others[0].defence}, keeps {percent(others[0].worst)}"
+        if PAPERS in standings:
+            line += f", the paper's filter {percent(standings[PAPERS].worst)}"
+        yield Text(f"{line}. The server alone has {percent(matrix.share(NOBODY, SERVER))}.")
+    for task in STUDIES:
+        seeds = seeds_of(task, results)
+        for plan in plans(task) if seeds else ():
+            played = Ledger(results, plan.base).results
+            lied, honest = worth(played, (WORST[0], OURS), seeds), worth(played, (NOBODY, HONEST), seeds)
+            if plan.width == SHOWN_WIDTH and lied and honest:
+                yield Text(
+                    f"**{task}, agents that differ by ±{plan.width:.0%}, three of ten lie** ({WORST[0]}): {OURS} keeps "
+                    f"{lied.kept:.0%} of the honest, and the common policy is worth {lied.worst:,.0f} to the one it "
+                    f"suits worst; by the plain mean of ten honest agents {honest.worst:,.0f}."
+                )
+
 
 def sections(results: Path, out: Path) -> Iterator[Block]:
     """The largest matrix of every arena in the results folder; its pictures are written to `out`."""
-    paths = sorted((results / "arena").glob("*.json"))
-    if paths:
+    found = list(arenas(results))
+    if found:
         yield Heading("The arena: attacks against defences")
         yield Text(READING)
         yield Text("`fedpg arena --help` says how to play one, also with attacks and defences of your own.")
-    for path in paths:
-        base, found, casts = read(path)
-        games = {result.game: result for result in found}
-        cast = max(casts, key=lambda cast: cast.size, default=None)
-        if cast is None:  # only searches so far
-            continue
-        matrix = matrix_of(games, *cast)
+    for path, base, games, cast, matrix in found:
         title = title_of(base, len(matrix.seeds))
         picture = out / "pictures" / f"arena-{path.stem}.png"
         picture.parent.mkdir(parents=True, exist_ok=True)

@@ -69,15 +69,23 @@ def perfect() -> str:
 
 
 def write_report(
-    results: Path, out: Path, stored: Stock, say: Callable[[str], None], more: Iterable[Block] = ()
+    results: Path,
+    out: Path,
+    stored: Stock,
+    say: Callable[[str], None],
+    short: Iterable[Block] = (),
+    more: Iterable[Block] = (),
 ) -> list[Path]:
-    """report.html, report.md, pictures/ and tables/ in `out`, with `more` at the end; returns what was written."""
+    """report.html, report.md, pictures/ and tables/ in `out`; returns what was written.
+
+    `short`: what else the answer at the top says; `more`: what else there is at the end.
+    """
     if not stored:
         raise StorageError(f"there are no stored runs in {results}: make some with `fedpg reproduce figure1`")
     experiments = [e for e in EXPERIMENTS.values() if any(runs_of(panel, stored) for panel in e.panels)]
     say("making the tables, and the pictures of the page")
     written = write_pictures(experiments, stored, out, say)
-    blocks = [*page(experiments, stored), *sections_of(more)]
+    blocks = [*page(experiments, stored, short), *sections_of(more)]
     for name, text in (("report.html", to_html(TITLE, blocks)), ("report.md", to_markdown(TITLE, blocks))):
         write_whole(out / name, text)
         written.append(out / name)
@@ -130,12 +138,13 @@ def drawn(experiment: Experiment, stored: Stock) -> dict[str, list[Panel]]:
     return {name: panels for name, panels in pictures.items() if any(runs_of(panel, stored) for panel in panels)}
 
 
-def page(experiments: Sequence[Experiment], stored: Stock) -> Iterator[Block]:
+def page(experiments: Sequence[Experiment], stored: Stock, short: Iterable[Block] = ()) -> Iterator[Block]:
     """The whole page."""
     runs = list(stored.values())
-    if short := panels_of(experiments, stored):
-        yield from answer(short, stored)
-        yield _pictures("What a return costs", short, stored)
+    if panels := panels_of(experiments, stored):
+        yield from answer(panels, stored)
+        yield _pictures("What a return costs", panels, stored)
+    yield from short
     total, table = tables.tally(experiments, stored)
     if total:
         found = ", ".join(f"{total[word] + total[f'{word}*']} {word}" for word in ("inside", "above", "below"))
