@@ -5,13 +5,15 @@
         hidden_pushes:back,c=1.5 hidden_pushes:back,c=3 hidden_pushes:along_deviation,z=1 \\
         hidden_pushes:along_deviation,z=2 hidden_pushes:against_signs,z=0.5 hidden_pushes:against_signs,z=1.5
 
-compass counts agents that are far more alike than either is with most others as one. Here every liar sends its own
-honest gradient, which is mostly noise and like nobody else's, and the same push in addition. Two minutes.
+compass counts agents that are far more alike than either is with most others as one, in a round or over rounds. Here
+every liar sends its own honest gradient, which is mostly noise and like nobody else's, and the same push in addition.
+Two minutes.
 
     ... --seeds 0:5 --attacks hidden_pushes:balanced,a=0.5 hidden_pushes:balanced,a=0.55 hidden_pushes:balanced,a=0.6 \\
-        hidden_pushes:balanced,a=0.65
+        hidden_pushes:balanced,a=0.65 hidden_pushes:steady,a=0.5 hidden_pushes:steady,a=0.55 hidden_pushes:steady,a=0.6
 
-is the one that gets through: noise that the liars agree on, so that it cancels in their sum.
+hide behind noise that the liars agree on and that cancels in their sum: no two are alike in any round, and those of
+`steady` not over rounds either.
 """
 
 import jax
@@ -62,6 +64,19 @@ def balanced(a: float = 0.6) -> Attack:
         common = mean_of(scene.gradients, scene.byzantine)
         lengths = jnp.where(scene.honest, jnp.linalg.norm(scene.gradients, axis=1), jnp.nan)
         rest = scene.gradients - common
+        return jnp.nanmedian(lengths) * (a * _unit(common) + jnp.sqrt(1 - a**2) * _unit(rest))
+
+    return Attack(act=lambda action, random: random, message=message, colludes=True)
+
+
+def steady(a: float = 0.55) -> Attack:
+    """The same push behind a rest that each liar keeps: at right angles to the others over rounds as well."""
+
+    def message(scene: Scene) -> jax.Array:
+        common = mean_of(scene.gradients, scene.byzantine)
+        lengths = jnp.where(scene.honest, jnp.linalg.norm(scene.gradients, axis=1), jnp.nan)
+        drawn = jax.random.normal(jax.random.key(7), scene.gradients.shape)
+        rest = drawn - mean_of(drawn, scene.byzantine)
         return jnp.nanmedian(lengths) * (a * _unit(common) + jnp.sqrt(1 - a**2) * _unit(rest))
 
     return Attack(act=lambda action, random: random, message=message, colludes=True)

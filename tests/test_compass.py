@@ -215,6 +215,17 @@ def test_liars_who_look_unlike_in_every_round_and_push_one_way_over_rounds_count
     assert counted[10:, -LIARS:].sum(axis=1).mean() < 0.2  # one of eight is 0.125, three of ten are 0.3
 
 
+def test_liars_who_are_alike_in_every_round_and_push_another_way_in_each_count_as_one():
+    rng = np.random.default_rng(5)
+
+    def sent(t: int, honest: np.ndarray) -> np.ndarray:
+        way = NOISE * rng.normal(size=SIZE) / np.sqrt(SIZE)
+        return np.concatenate([honest[:-LIARS], 0.95 * honest[-LIARS:] + 0.31 * way])
+
+    counted = shares(sent, signal=0.0)[10:]
+    assert counted[:, -LIARS:].sum(axis=1).mean() < 0.2
+
+
 @pytest.mark.slow
 def test_a_crowd_of_thirty_in_a_hundred_counts_as_few_though_some_honest_agents_are_alike_by_chance():
     way = np.random.default_rng(3).normal(size=SIZE) / np.sqrt(SIZE)
@@ -309,6 +320,33 @@ def test_what_was_sent_over_rounds_is_compared_as_the_sums_themselves_would_be()
         sums = RECALL * sums + vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
     apart = ~np.eye(4, dtype=bool)
     np.testing.assert_allclose(memory.gathered[apart], (sums @ sums.T)[apart], rtol=1e-4)
+
+
+@pytest.mark.slow
+def test_what_was_sent_over_rounds_is_compared_in_units_of_the_spread():
+    """Coordinates that are all stretched, each by its own factor, change nothing."""
+    factors = np.random.default_rng(7).choice([0.5, 1.0, 2.0], size=SIZE)
+    found = []
+    for stretch in (np.ones(SIZE), factors):
+        rng, memory = np.random.default_rng(6), fresh()
+        for _ in range(5):
+            vectors = stretch * (rng.normal(size=(AGENTS, SIZE)) + 0.5)
+            memory = update(memory, sent_by_all(vectors), own_of(stretch))[1]
+        found.append(memory.gathered[~np.eye(AGENTS, dtype=bool)])
+    np.testing.assert_allclose(found[1], found[0], rtol=0.02)
+
+
+@pytest.mark.slow
+def test_two_of_forty_honest_agents_are_seldom_alike_over_rounds():
+    """Products of sums of noise, in units of what they vary by: about a normal number each."""
+    rng, memory, found = np.random.default_rng(8), fresh(40), []
+    for _ in range(60):
+        vectors = rng.normal(size=(40, SIZE))
+        memory = update(memory, sent_by_all(vectors), own_of(rng.normal(size=SIZE)))[1]
+        found.append(memory.gathered[np.triu_indices(40, 1)] / (memory.doubt * np.sqrt(SIZE)))
+    assert 0.7 < np.std(found[20:]) < 1.3
+    counted = shares(lambda t, honest: honest, signal=0.0, agents=40)[10:]
+    assert (1 / (counted**2).sum(axis=1)).mean() > 36.4  # 37.3; of so many equal agents
 
 
 @pytest.mark.slow

@@ -12,17 +12,17 @@ from fedpg.arena.heterogeneity import STUDIES, WORST, plans, seeds_of, worth
 from fedpg.arena.matrix import Standing, matrix_of
 from fedpg.arena.players import HONEST as PLAIN_MEAN
 from fedpg.arena.players import NOBODY, SERVER
+from fedpg.arena.section import in_short
 from fedpg.arena.show import percent
 from fedpg.experiments.catalogue import EXPERIMENTS
 from fedpg.experiments.panels import config_of
 from fedpg.experiments.paper import paper_curves
+from fedpg.experiments.render import Text
 from fedpg.experiments.statistics import returns_at
 from fedpg.experiments.store import Stored, load, path_of
+from quoted import RESULTS, needs_results, number, stored, table_after
 
-RESULTS = ROOT / "results"
-pytestmark = pytest.mark.skipif(
-    not (RESULTS / "runs").exists(), reason="what is stored is in the repository, not in what is published"
-)
+pytestmark = needs_results
 HONEST, FLIP, ALIE, REWARDS = "10 honest agents", "3 of 10 flip signs", "3 of 10: ALIE, z = 1.5", "3 of 10 flip rewards"
 OURS = "natural steps, compass"
 CURVES = {
@@ -40,8 +40,15 @@ CURVES = {
     "one agent alone": ("CartPole-v1", HONEST, "natural steps, one agent alone"),
     "LunarLander": ("LunarLander-v3", HONEST, OURS),
     "HalfCheetah": ("HalfCheetah-v5", HONEST, OURS),
-    "LunarLander, the server alone": ("LunarLander-v3", HONEST, "natural steps, the server alone"),
-    "HalfCheetah, the server alone": ("HalfCheetah-v5", HONEST, "natural steps, the server alone"),
+    **{
+        f"{name}, {what}": (task, HONEST, f"natural steps, {curve}")
+        for name, task in (("LunarLander", "LunarLander-v3"), ("HalfCheetah", "HalfCheetah-v5"))
+        for what, curve in {
+            "plain mean": "10 honest agents, plain mean",
+            "the server alone": "the server alone",
+            "one agent alone": "one agent alone",
+        }.items()
+    },
 }
 """What the first cell of a row calls a curve -> its task, condition and method."""
 
@@ -50,9 +57,7 @@ CURVES = {
 def runs_of(task: str, condition: str, method: str) -> tuple[Stored, ...]:
     """The stored runs of a curve of the comparison of algorithms."""
     panel = next(p for p in EXPERIMENTS["algorithms"].panels if p.title == f"{task}, {condition}")
-    curve = next(curve for curve in panel.curves if curve.label == method)
-    folder = path_of(RESULTS, config_of(panel, curve), 0).parent
-    return tuple(load(path) for path in sorted(folder.glob("seed-*.json.gz")))
+    return stored(panel, next(curve for curve in panel.curves if curve.label == method))
 
 
 def check(what: str, quoted: float, mark: float, seeds: int | None = None) -> None:
@@ -62,20 +67,6 @@ def check(what: str, quoted: float, mark: float, seeds: int | None = None) -> No
     values = returns_at(runs, np.array([mark]))[:, 0]
     assert np.isfinite(values).all(), f"{what}: not every stored run is {mark:.0f} trajectories long"
     assert quoted == round(values.mean()), f"{what} at {mark:.0f}"
-
-
-def number(text: str) -> float:
-    return float(text.replace(",", ""))
-
-
-def table_after(path: str, heading: str, words: str = "") -> list[list[str]]:
-    """The cells of the first table below a heading and some words, without its line of dashes."""
-    text = (ROOT / path).read_text().split(f"\n## {heading}\n")[1]
-    text = text[text.index(words) :]
-    rows = re.search(r"(?:^\|.*\n)+", text, re.MULTILINE)
-    assert rows is not None
-    cells = [[cell.strip() for cell in row.strip()[1:-1].split("|")] for row in rows[0].splitlines()]
-    return [row for row in cells if not set("".join(row)) <= set("-: ")]
 
 
 def test_the_first_table_of_the_readme_is_of_stored_runs():
@@ -166,6 +157,16 @@ def test_the_standings_of_the_arena_are_of_stored_games(heading: str):
         rule = defence.split()[0]
         standing = standings_of(name, cast_of(name, rule, int(seeds)))[rule]
         assert (worst, by, honest) == (percent(standing.worst), standing.by, percent(standing.honest)), defence
+
+
+def test_the_first_lines_of_the_report_are_of_stored_games():
+    report = (RESULTS / "report.md").read_text().split("\n## ")[0]
+    lines = [block.text for block in in_short(RESULTS) if isinstance(block, Text)]
+    assert [line for line in lines if line not in report] == []
+    name = "CartPole-v1-natural-K10-3-1500-*.json"
+    cast = max(games_of(name)[1], key=lambda cast: cast.size)
+    worst = standings_of(name, cast)["compass"].worst
+    assert any("1500 trajectories" in line and f"compass {percent(worst)} of what" in line for line in lines)
 
 
 def test_the_attacks_on_dear_tasks_are_of_stored_games():

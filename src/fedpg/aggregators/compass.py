@@ -46,8 +46,8 @@ class Compass(NamedTuple):
     weights: Array  # [2]
     along: Array  # [K]: each agent's cosines with the reference
     mutual: Array  # [K, K]: those of the agents with each other; [0, 0] if these are too many
-    sums: Array  # [K, D]: what each has sent, at length 1; [0, D] if these are too many
-    gathered: Array  # [K, K]: the products of these sums
+    sums: Array  # [K, D]: what each has sent, at length 1 in the metric of then; [0, D] if these are too many
+    gathered: Array  # [K, K]: the products of two agents' sums
     doubt: Array  # the variance that noise alone gives the sums of cosines
 
 
@@ -72,7 +72,8 @@ def compass(smooth: float | None = None) -> Aggregator:
     Needs the server's gradient; no f, no sigma, no constant of the task. While fewer than half of the agents lie, all
     medians lie between honest numbers, and no honest agent can be outvoted; a liar counts once at most, at no more than
     a typical length, the less the more it goes against the server. Promises nothing beyond the errors of the server and
-    of the honest: where their gradients say little, a lie at right angles to them passes.
+    of the honest: where their gradients say little, a lie at right angles to them passes, and so do several that no two
+    messages, and no two sums of messages, show to be one.
     """
     require(smooth is None or 0 <= smooth < 1, f"compass: smooth must be at least 0 and less than 1, not {smooth}")
 
