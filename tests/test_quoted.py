@@ -174,7 +174,7 @@ def test_the_attacks_on_dear_tasks_are_of_stored_games():
     head, *rows = table_after("docs/arena.md", heading, words)
     names = [f"{task}*-K10-3-*.json" for task in head[1:]]  # not of agents that differ
     matrices = [matrix_of(games_of(name)[0], *cast_of(name, "compass", 2)) for name in names]
-    assert len(rows) == 1 + 6 + 3
+    assert len(rows) == 1 + 7 + 3
     for name, *cells in rows:
         attack = NOBODY if name == "no liars" else name
         ends = [m.references().get(name) or m.share(attack, "compass") for m in matrices]
