@@ -7,7 +7,7 @@ DOCUMENTING := .venv/documenting
 # Three at a time on two cores: some wait for other processes.
 PYTEST := $(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo test test-more test-fast test-kernels test-package test-pythons lint docs gallery reproduce bench clean
+.PHONY: demo test test-more test-fast test-kernels test-package test-pythons lint docs gallery reproduce bench speed clean
 
 demo: $(INSTALLED)  ## ten agents, three of them Byzantine, learn CartPole
 	@folder=runs/demo-$$(date +%Y%m%d-%H%M%S) && \
@@ -58,6 +58,21 @@ reproduce: $(INSTALLED)  ## every experiment on CartPole, ten seeds each, and th
 
 bench: $(INSTALLED)  ## the speed of this machine
 	$(BIN)/fedpg bench
+
+# What is printed takes its place when it is whole.
+SPEED := results/speed
+measured = @mkdir -p $(SPEED) && echo "$(2) -> $(SPEED)/$(1).txt" && \
+	COLUMNS=220 $(BIN)/$(2) > $(SPEED)/$(1).txt.part && mv $(SPEED)/$(1).txt.part $(SPEED)/$(1).txt
+speed: $(INSTALLED)  ## measures what docs quote of speed, and stores it: half an hour in which nothing else should run
+	$(call measured,CartPole-v1-natural,fedpg bench)
+	$(call measured,CartPole-v1-fedpg-br,fedpg bench --algorithm fedpg-br)
+	$(call measured,LunarLander-v3-natural,fedpg bench --task LunarLander-v3 --trajectories 500)
+	$(call measured,LunarLander-v3-fedpg-br,fedpg bench --task LunarLander-v3 --trajectories 500 --algorithm fedpg-br)
+	$(call measured,HalfCheetah-v5-natural,fedpg bench --task HalfCheetah-v5 --trajectories 150)
+	$(call measured,HalfCheetah-v5-fedpg-br,fedpg bench --task HalfCheetah-v5 --trajectories 150 --algorithm fedpg-br)
+	$(call measured,federation,fedpg bench --federation)
+	$(call measured,load,fedpg bench --federation --sites 10 40 200)
+	$(call measured,columns,python studies/columns.py)
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "fedpg needs Python 3.11 or newer; try: make PYTHON=python3.12 ...")'

@@ -10,6 +10,7 @@ import tyro
 from rich.table import Table
 
 from fedpg.cli.arguments import check_positive, check_seed, on_signal
+from fedpg.config import Config
 from fedpg.errors import ConfigError
 from fedpg.presets import defaults
 from fedpg.screen import make_console
@@ -39,6 +40,13 @@ class Adapt:
     """The seed of what is sampled."""
     out: Path | None = None
     """Where the run is written; by default a new folder in `runs`."""
+
+
+def going_on(common: Config, task: str, vary: tuple[str, ...], trajectories: int) -> Config:
+    """One agent alone in a task of its own, by natural steps, with the policy and the episodes of a common run."""
+    same = ("hidden", "activation", "categorical", "gaussian", "policy", "horizon", "test_horizon", "batch")
+    settings = {name: getattr(common, name) for name in same} | {"vary": vary, "trajectories": trajectories}
+    return dataclasses.replace(defaults(common.task, "best", agents=1), task=task, **settings)
 
 
 def run_adapt(command: Adapt) -> int:
@@ -71,10 +79,7 @@ def run_adapt(command: Adapt) -> int:
         if not 0 <= command.agent < common.agents:
             raise ConfigError(f"agent must be from 0 to {common.agents - 1}, not {command.agent}")
         words = own_words(common, command.agent)
-    alone = defaults(common.task, "best", agents=1)
-    same = ("hidden", "activation", "categorical", "gaussian", "policy", "horizon", "test_horizon", "batch")
-    settings = {name: getattr(common, name) for name in same} | {"vary": words, "trajectories": command.trajectories}
-    config = dataclasses.replace(alone, task=command.task or common.task, **settings)
+    config = going_on(common, command.task or common.task, words, command.trajectories)
     problem = make_problem(config)
     start = read_start(command.run, problem)
     folder = command.out or new_folder(config)
@@ -85,9 +90,13 @@ def run_adapt(command: Adapt) -> int:
     table = Table(title=f"{problem.task.id}: greedy return of {command.episodes} episodes")
     for name in ("policy", "mean", "standard error"):
         table.add_column(name, justify="left" if name == "policy" else "right")
+    means = []
     for name, theta in (("common", start), ("adapted", problem.policy.ravel(run.policy.params))):
         returns = evaluate(problem, theta, RoundKeys(key, key, 0), command.episodes)[0]
         table.add_row(name, f"{returns.mean():.1f}", f"{returns.std() / command.episodes**0.5:.1f}")
+        means.append(returns.mean())
     make_console().print(table)
+    if means[1] <= means[0]:
+        print("Nothing was gained: keep the common policy, or go on for longer (--trajectories)")
     print(f"The adapted policy is in {folder}")
     return 0 if run.finished else 130
