@@ -26,8 +26,8 @@ class Study(NamedTuple):
     """What is played on a task."""
 
     widths: tuple[float, ...]
-    parameters: dict[str, float]
-    """What differs, and by how much of the width."""
+    parameters: dict[str, str]
+    """What differs -> from where to where, in parts of the width: give or take so much, or from 0 to so much."""
     trajectories: int
     defences: tuple[str, ...]
     """Beside compass and the paper's filter, under the first attack only."""
@@ -36,7 +36,11 @@ class Study(NamedTuple):
     """For so many of the agents: what they reach alone."""
 
     def words(self, width: float) -> tuple[str, ...]:
-        return tuple(f"{name}={round(share * width, 4):g}" for name, share in self.parameters.items())
+        return tuple(f"{name}={_scaled(limits, width)}" for name, limits in self.parameters.items())
+
+
+def _scaled(limits: str, width: float) -> str:
+    return ":".join(f"{round(float(limit) * width, 4):g}" for limit in limits.split(":"))
 
 
 MAIN = ("compass", "fedpg")
@@ -46,17 +50,23 @@ OTHERS = tuple(defence for defence in DEFENCES if defence not in (*MAIN, *REFUSE
 STUDIES = {
     CARTPOLE: Study(
         widths=(0.0, 0.25, 0.5, 0.75),
-        parameters={"half_length": 1.0, "gravity": 1.0, "mass_cart": 1.0, "mass_pole": 1.0, "force": 1.0},
+        parameters={"half_length": "1", "gravity": "1", "mass_cart": "1", "mass_pole": "1", "force": "1"},
         trajectories=300,
         defences=OTHERS,
         attacks=WORST,
         alone=AGENTS - LIARS,
     ),
-    # Gymnasium's lander takes gravities down to -12 only.
+    # Gymnasium's lander takes gravities down to -12 only. The nominal one has no wind: with width 1 agents have up to
+    # the wind and the turbulence that Gymnasium has where wind blows.
     LANDER: Study(
-        (0.0, 0.25, 0.5), {"gravity": 0.38, "wind_power": 1.0, "turbulence_power": 1.0}, 350, (), WORST[:1], 2
+        (0.0, 0.25, 0.5),
+        {"gravity": "0.38", "wind_power": "0:15", "turbulence_power": "0:1.5"},
+        trajectories=350,
+        defences=(),
+        attacks=WORST[:1],
+        alone=2,
     ),
-    CHEETAH: Study((0.0, 0.25, 0.5), {"friction": 1.0, "gravity": 1.0, "mass": 1.0}, 250, (), WORST[:1], 2),
+    CHEETAH: Study((0.0, 0.25, 0.5), {"friction": "1", "gravity": "1", "mass": "1"}, 250, (), WORST[:1], 2),
 }
 
 
