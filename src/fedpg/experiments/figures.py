@@ -41,10 +41,10 @@ Stock = Mapping[Key, Stored]
 
 def runs_of(panel: Panel, stored: Stock) -> list[tuple[Curve, list[Stored]]]:
     """The curves of a panel that have stored runs, with them, in the order of their seeds."""
-    found = []
+    found, seeds = [], sorted({seed for _, seed in stored})
     for curve in panel.curves:
-        key, _ = key_of(config_of(panel, curve), 0)
-        runs = sorted((run for run in stored.values() if run.key[0] == key), key=lambda run: run.seed)
+        config, _ = key_of(config_of(panel, curve), 0)
+        runs = [stored[config, seed] for seed in seeds if (config, seed) in stored]
         if runs:
             found.append((curve, runs))
     return found

@@ -111,6 +111,7 @@ def _own_meaning(module: str) -> str:
         return ""
 
 
+@functools.cache
 def meaning(source: str) -> str:
     """The syntax tree of a source without docstrings and without what is raised, which no run outlives.
 
