@@ -13,8 +13,9 @@ from fedpg.screen import clock as in_words
 from fedpg.screen import seconds_left
 from fedpg.sites.ledger import Ledger
 from fedpg.sites.table import TableLines
-from fedpg.summary import print_summary
+from fedpg.summary import each_table, print_summary
 from fedpg.training import progress, train_seeds
+from fedpg.training.each import Each
 from fedpg.training.progress import Json, Lines, Snapshot, describe
 
 CONFIG = make_config(trajectories=100)
@@ -165,3 +166,9 @@ def test_the_time_left_is_in_proportion_to_what_is_missing(done: float, missing:
 )
 def test_a_time_is_in_the_unit_that_people_would_use(seconds: float, words: str):
     assert in_words(seconds) == words
+
+
+def test_what_agents_differ_in_is_told_in_three_digits():
+    each = Each({"length": [0.123456, 2.0], "offset": [(0.5740445940133305, -0.04496), (1.0,)]}, [1.0, 2.0], 3.0, [])
+    cells = [list(column.cells) for column in each_table(each).columns[1:3]]
+    assert cells == [["0.123", "2"], ["0.574, -0.045", "1"]]

@@ -78,6 +78,8 @@ def each_table(each: Each, byzantine: int = 0) -> Table:
 
 
 def _short(value: object) -> str:
+    if isinstance(value, list | tuple):
+        return ", ".join(map(_short, value))
     return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
