@@ -260,3 +260,15 @@ def test_what_variance_reduction_buys_is_what_the_study_printed():
     for (_, *cells), line in zip(rows, printed, strict=True):
         found = dict(re.findall(r"(\d+): (\d+ \+- \d+)", line))
         assert cells == [found[mark].replace("+-", "±") for mark in head[1:]], line
+
+
+def test_what_going_on_alone_gains_is_what_the_study_printed():
+    _, *rows = table_after("docs/heterogeneity.md", "A policy of one's own", "studies/adapting.py")
+    files = {"CartPole": "CartPole-v1", "LunarLander": "LunarLander-v3", "HalfCheetah": "HalfCheetah-v5"}
+    for what, *cells in rows:
+        conditions, who = what.split(": ")
+        name = files[conditions.split(",")[0]] + ("-lies" if "lie" in conditions else "")
+        text = (RESULTS / "studies" / f"adapting-{name}.txt").read_text()
+        line = next(line for line in text.splitlines() if line.startswith(f"{who}  "))
+        assert cells == [f"{mean} ± {error}" for mean, error in re.findall(r": (-?\d+) \+- (\d+)", line)], what
+    assert len(rows) == 8
