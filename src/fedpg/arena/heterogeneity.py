@@ -56,8 +56,8 @@ STUDIES = {
         attacks=WORST,
         alone=AGENTS - LIARS,
     ),
-    # Gymnasium's lander takes gravities down to -12 only. The nominal one has no wind: with width 1 agents have up to
-    # the wind and the turbulence that Gymnasium has where wind blows.
+    # Gymnasium's lander takes gravities down to -12 only. Agents have up to so much of the wind and the turbulence that
+    # it has where wind blows (15 and 1.5), which the server's own task has in full: in that wind nobody learns in time.
     LANDER: Study(
         (0.0, 0.25, 0.5),
         {"gravity": "0.38", "wind_power": "0:15", "turbulence_power": "0:1.5"},
