@@ -16,7 +16,7 @@ OTHERS = ("Acrobot-v1", "Pendulum-v1", "Hopper-v5")
 ORANGE, GREEN, SKY, BLUE, RED, PURPLE, GREY = (
     *("#E69F00", "#009E73", "#56B4E9", "#0072B2", "#D55E00", "#AA4499", "#6b7280"),
 )
-BROWN, OLIVE, PINK = "#8C510A", "#999933", "#CC79A7"
+BROWN, OLIVE, PINK, TEAL = "#8C510A", "#999933", "#CC79A7", "#117733"
 
 
 @dataclass(frozen=True)

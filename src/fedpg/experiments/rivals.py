@@ -17,6 +17,7 @@ from fedpg.experiments.panels import (
     RED,
     SKY,
     TASKS,
+    TEAL,
     Curve,
     Experiment,
     Panel,
@@ -43,6 +44,8 @@ REFERENCES: dict[str, tuple[str, dict[str, Any]]] = {
     "natural steps, 10 honest agents, plain mean": (SKY, {"preset": "best", "aggregator": "mean"}),
 }
 """The floor and the ceiling: none of these has liars."""
+LEFT = ("natural steps, the 7 honest agents alone", TEAL, {"preset": "best", "agents": 7})
+"""What a defence that finds every liar would reach."""
 CONDITIONS: dict[str, dict[str, Any]] = {
     "10 honest agents": {"agents": 10},
     "3 of 10 flip signs": {"agents": 10, "byzantine": 3, "attack": "sign-flipping"},
@@ -60,6 +63,9 @@ def _methods(task: str, title: str, settings: dict[str, Any]) -> Panel:
         ours = curves[0]
         curves[0] = replace(ours, settings=ours.settings | {"trajectories": LONGER})
     curves += [Curve(name, colour, length | given, reference=True) for name, (colour, given) in REFERENCES.items()]
+    if "attack" in settings:
+        name, colour, given = LEFT
+        curves.append(Curve(name, colour, length | given, reference=True))
     return Panel(f"algorithms-{task}", f"{task}, {title}", task, tuple(curves))
 
 
