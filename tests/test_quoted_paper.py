@@ -51,21 +51,25 @@ def test_the_figures_under_attack_are_of_stored_runs_and_of_the_papers_curves(ex
                 assert cells[title, curve.label.split()[0]] == f"{said_of(curve, runs, mark)} ({len(runs)})", title
 
 
-def test_the_tables_of_halfcheetahs_gap_are_what_the_studies_printed():
-    heading, studies = "HalfCheetah's gap", RESULTS / "studies"
-    printed = (studies / "cheetah-physics.txt").read_text()
+def test_the_table_of_halfcheetahs_physics_is_what_the_study_printed():
+    heading = "HalfCheetah's gap"
+    printed = (RESULTS / "studies" / "cheetah-physics.txt").read_text()
     rows = {line[:38].strip(): re.findall(r"-?\d+ ± +\d+", line[38:]) for line in printed.splitlines()}
     _, *quoted = table_after("docs/reproduction.md", heading, "The physics")
     assert {name: cells for name, *cells in quoted} == {
         name: [re.sub(r" +", " ", cell) for cell in cells] for name, cells in rows.items()
     }
-    head, *quoted = table_after("docs/reproduction.md", heading, "Shared noise")
+
+
+@pytest.mark.parametrize("task", ["HalfCheetah", "LunarLander"])
+def test_what_the_papers_defects_do_is_what_the_study_printed(task: str):
+    head, *quoted = table_after("docs/reproduction.md", f"{task}'s gap", "Shared noise")
     marks = [number(cell) for cell in head[1:]]
-    panel = next(p for p in EXPERIMENTS["figure1"].panels if p.task == "HalfCheetah-v5")
+    panel = next(p for p in EXPERIMENTS["figure1"].panels if p.task.startswith(task))
     runs = stored(panel, next(c for c in panel.curves if c.label == "FedPG-BR (K=10)"))[:3]
     means = [[f"{x:.0f}" for x in returns_at(runs, np.array(marks)).mean(axis=0)]]
     for name in ("noise", "noise-leak"):
-        last = (studies / f"defects-HalfCheetah-v5-{name}.txt").read_text().splitlines()[-1]
+        last = (RESULTS / "studies" / f"defects-{panel.task}-{name}.txt").read_text().splitlines()[-1]
         means.append(re.findall(r"\d+: (-?\d+) ±", last))
     assert [cells for _, *cells in quoted] == means
 
