@@ -39,6 +39,8 @@ CURVES = {
     "the server alone": ("CartPole-v1", HONEST, "natural steps, the server alone"),
     "one agent alone": ("CartPole-v1", HONEST, "natural steps, one agent alone"),
     "LunarLander": ("LunarLander-v3", HONEST, OURS),
+    "LunarLander, 3 of 10 flip signs": ("LunarLander-v3", FLIP, OURS),
+    "LunarLander, 7 honest agents alone": ("LunarLander-v3", FLIP, "natural steps, the 7 honest agents alone"),
     "HalfCheetah": ("HalfCheetah-v5", HONEST, OURS),
     **{
         f"{name}, {what}": (task, HONEST, f"natural steps, {curve}")
