@@ -65,7 +65,7 @@ measured = @mkdir -p $(SPEED) && echo "$(2) -> $(SPEED)/$(1).txt" && \
 	COLUMNS=220 $(BIN)/$(2) > $(SPEED)/$(1).txt.part && mv $(SPEED)/$(1).txt.part $(SPEED)/$(1).txt
 speed: $(INSTALLED)  ## measures what docs quote of speed, and stores it: half an hour in which nothing else should run
 	$(call measured,CartPole-v1-natural,fedpg bench)
-	$(call measured,CartPole-v1-fedpg-br,fedpg bench --algorithm fedpg-br)
+	$(call measured,CartPole-v1-fedpg-br,fedpg bench --quick --algorithm fedpg-br)
 	$(call measured,LunarLander-v3-natural,fedpg bench --task LunarLander-v3 --trajectories 500)
 	$(call measured,LunarLander-v3-fedpg-br,fedpg bench --task LunarLander-v3 --trajectories 500 --algorithm fedpg-br)
 	$(call measured,HalfCheetah-v5-natural,fedpg bench --task HalfCheetah-v5 --trajectories 150)

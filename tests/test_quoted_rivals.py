@@ -5,7 +5,9 @@ import re
 import numpy as np
 import pytest
 
+from documents import ROOT
 from fedpg.experiments.catalogue import EXPERIMENTS
+from fedpg.experiments.panels import Curve, Panel
 from fedpg.experiments.statistics import returns_at
 from quoted import needs_results, number, stored, table_after
 
@@ -14,6 +16,10 @@ CONDITIONS = ("10 honest agents", "3 of 10 flip signs", "3 of 10: ALIE, z = 1.5"
 FLOORS = ("natural steps, the server alone", "natural steps, one agent alone")
 """The same whoever lies, like the ceiling: honest only."""
 CEILING = "natural steps, 10 honest agents, plain mean"
+
+
+def _curve(panel: Panel, label: str) -> Curve:
+    return next(curve for curve in panel.curves if curve.label == label)
 
 
 def quoted(task: str) -> tuple[np.ndarray, int, list[list[str]]]:
@@ -38,8 +44,7 @@ def test_every_rival_is_quoted_as_it_is_stored(task: str):
                 assert method in (*FLOORS, CEILING), f"{task}, {method}: nothing is quoted under attack"
                 continue
             panel = panels[f"{task}, {condition}"]
-            every = stored(panel, next(curve for curve in panel.curves if curve.label == method))
-            runs = [run for run in every if run.seed < seeds]
+            runs = [run for run in stored(panel, _curve(panel, method)) if run.seed < seeds]
             assert len(runs) == seeds, (method, condition)
             means = returns_at(runs, marks).mean(axis=0)
             assert [number(x) for x in cell.split("; ")] == [round(mean) for mean in means], (method, condition)
@@ -67,10 +72,15 @@ def test_the_nearest_rival_on_halfcheetah_is_quoted_as_it_is_stored():
     panel = next(p for p in EXPERIMENTS["algorithms"].panels if p.title == f"HalfCheetah-v5, {CONDITIONS[0]}")
     assert [row[0] for row in rows] == ["natural steps, compass", "N-PG-IGT"]
     for method, *cells in rows:
-        runs = stored(panel, next(curve for curve in panel.curves if curve.label == method))
+        runs = stored(panel, _curve(panel, method))
         assert len(runs) == 5
         found = returns_at(runs, np.array([float(mark) for mark in marks]))
         assert cells == [f"{mean:.0f} ± {error:.0f}" for mean, error in _mean_and_error(found)], method
+    text = " ".join((ROOT / "docs" / "successors.md").read_text().split())
+    later = re.search(r"with seeds 0 and 1 they have (\d+) and (\d+), N-PG-IGT (\d+) and (\d+)", text)
+    assert later is not None
+    pairs = [run for name in [row[0] for row in rows] for run in stored(panel, _curve(panel, name)) if run.seed < 2]
+    assert [int(x) for x in later.groups()] == [round(float(x)) for x in returns_at(pairs, np.array([600.0]))[:, 0]]
 
 
 def _mean_and_error(found: np.ndarray) -> list[tuple[float, float]]:

@@ -52,7 +52,8 @@ class Clock(Silent):
 def bench_compiled(algorithm: str, quick: bool = False) -> None:
     """Print the tables."""
     console = make_console()
-    console.print(f"{cores()} cores, jax {jax.__version__}; this takes about 2 minutes", highlight=False)
+    minutes = 2 if quick else 15
+    console.print(f"{cores()} cores, jax {jax.__version__}; this takes about {minutes} minutes", highlight=False)
     problem = make_problem(make_config(algorithm=algorithm, **SETTINGS))
     params = speed(console, problem)
     if not quick:
