@@ -90,6 +90,7 @@ def test_curves_are_chosen_by_words_of_their_names():
     labels = {curve.label for experiment in chosen for panel in experiment.panels for curve in panel.curves}
     assert labels == {
         *("SVRPG (K=1)", "FedSVRPG-M", "natural steps, the server alone", "natural steps, one agent alone"),
+        "natural steps, the 7 honest agents alone",
     }
     (one,) = find(["algorithms"], ["CartPole-v1"], ["honest agents: natural steps, compass"])
     assert [len(panel.curves) for panel in one.panels] == [1]
