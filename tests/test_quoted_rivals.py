@@ -9,13 +9,15 @@ from documents import ROOT
 from fedpg.experiments.catalogue import EXPERIMENTS
 from fedpg.experiments.panels import Curve, Panel
 from fedpg.experiments.statistics import returns_at
-from quoted import needs_results, number, stored, table_after
+from quoted import RESULTS, needs_results, number, stored, table_after
 
 pytestmark = needs_results
 CONDITIONS = ("10 honest agents", "3 of 10 flip signs", "3 of 10: ALIE, z = 1.5", "3 of 10 flip rewards")
-FLOORS = ("natural steps, the server alone", "natural steps, one agent alone")
-"""The same whoever lies, like the ceiling: honest only."""
-CEILING = "natural steps, 10 honest agents, plain mean"
+HONEST = (
+    *("natural steps, the server alone", "natural steps, one agent alone"),
+    "natural steps, 10 honest agents, plain mean",
+)
+"""Floors and ceiling, which nobody lies to."""
 
 
 def _curve(panel: Panel, label: str) -> Curve:
@@ -41,7 +43,7 @@ def test_every_rival_is_quoted_as_it_is_stored(task: str):
         for condition, cell in zip(CONDITIONS, cells, strict=True):
             if not cell:
                 assert condition != CONDITIONS[0], f"{task}, {method}: nothing is quoted"
-                assert method in (*FLOORS, CEILING), f"{task}, {method}: nothing is quoted under attack"
+                assert method in HONEST, f"{task}, {method}: nothing is quoted under attack"
                 continue
             panel = panels[f"{task}, {condition}"]
             runs = [run for run in stored(panel, _curve(panel, method)) if run.seed < seeds]
@@ -77,9 +79,13 @@ def test_the_nearest_rival_on_halfcheetah_is_quoted_as_it_is_stored():
         found = returns_at(runs, np.array([float(mark) for mark in marks]))
         assert cells == [f"{mean:.0f} ± {error:.0f}" for mean, error in _mean_and_error(found)], method
     text = " ".join((ROOT / "docs" / "successors.md").read_text().split())
+    far = re.search(r"by a divergence of ([\d.]+) a round \(median\), N-PG-IGT's by ([\d.]+)", text)
+    assert far is not None
+    study = (RESULTS / "studies" / "step-sizes-HalfCheetah-v5.txt").read_text()
+    assert list(far.groups()) == re.findall(r"divergence of a round ([\d.]+)", study)
     later = re.search(r"with seeds 0 and 1 they have (\d+) and (\d+), N-PG-IGT (\d+) and (\d+)", text)
     assert later is not None
-    pairs = [run for name in [row[0] for row in rows] for run in stored(panel, _curve(panel, name)) if run.seed < 2]
+    pairs = [run for name, *_ in rows for run in stored(panel, _curve(panel, name)) if run.seed < 2]
     assert [int(x) for x in later.groups()] == [round(float(x)) for x in returns_at(pairs, np.array([600.0]))[:, 0]]
 
 
