@@ -198,7 +198,7 @@ CHOOSING = {
 """These import everything that a name may stand for; which of it a run depends on is in its settings."""
 ELSEWHERE = {("policies/mlp.py", "columns.py")}
 """Of this a compiled run uses nothing: products of NumPy."""
-DIFFERENT = {"tasks/differences.py", "tasks/models.py", "training/each.py"}
+DIFFERENT = {"tasks/differences.py", "tasks/physics.py", "tasks/models.py", "training/each.py"}
 """Of these a run whose agents are alike uses nothing."""
 CONFIGS = {
     f"{task}, {algorithm}, {aggregator}, {policy}": make_config(

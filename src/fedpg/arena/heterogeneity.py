@@ -57,7 +57,7 @@ STUDIES = {
         alone=AGENTS - LIARS,
     ),
     # Gymnasium's lander takes gravities down to -12 only. Agents have up to so much of the wind and the turbulence that
-    # it has where wind blows (15 and 1.5), which the server's own task has in full: in that wind nobody learns in time.
+    # it has where wind blows (15 and 1.5): in all of it nobody learns in time. The server has the middle of theirs.
     LANDER: Study(
         (0.0, 0.25, 0.5),
         {"gravity": "0.38", "wind_power": "0:15", "turbulence_power": "0:1.5"},

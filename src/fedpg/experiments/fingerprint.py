@@ -30,7 +30,7 @@ EVERY_RUN = (
 settings with it, whatever the defaults are by now."""
 COMPILED = ("tasks/cartpole.py",)
 SIMULATED = ("tasks/pool.py", "tasks/simulators.py", "columns.py")
-DIFFERENT = ("tasks/differences.py", "tasks/models.py", "training/each.py")
+DIFFERENT = ("tasks/differences.py", "tasks/physics.py", "tasks/models.py", "training/each.py")
 """What only runs outside JAX depend on, and those of agents that differ."""
 COMPOSED = ("aggregators/registry.py",)
 """What only composed aggregators depend on: who is told of how many liars."""

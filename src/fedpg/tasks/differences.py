@@ -9,18 +9,19 @@ A word is one of these:
     a-setting            one of SETTINGS, as papers have used them
     package.module:f     f(agent) -> {name: value}, for agents 0, 1, ...
 
-What is drawn depends on the seed, the name and the agent alone.
+What is drawn depends on the seed, the name and the agent alone. A whole number, such as `frame_skip`, stays one.
 """
 
 import math
-import numbers
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from fedpg.errors import ConfigError, unknown
 from fedpg.pieces import import_object
+from fedpg.tasks.physics import check_physics as check_physics
+from fedpg.tasks.physics import holds, plain, takes_argument, wanted_of, whole_numbers
 from fedpg.tasks.registry import OFFSET
 from fedpg.tasks.task import Task
 
@@ -35,8 +36,8 @@ ALIASES = {
     "gravity": "g",
 }
 """What else people call a parameter, where a task has none of that name."""
-MAY_VANISH = ("wind_power", "turbulence_power", "_weight", "_scale", "_reward", "_cost")
-"""How names end of what may be 0 as well: winds, and what a reward is made of."""
+WINDS, SWITCH = ("wind_power", "turbulence_power"), "enable_wind"
+"""Of Gymnasium's lander: how hard it blows, and that it blows at all."""
 
 
 class Setting(NamedTuple):
@@ -68,39 +69,60 @@ class Differences(NamedTuple):
     agents: dict[str, list[Any]]
     """One value per agent for each parameter."""
     server: dict[str, Any]
-    """What the server's task needs to be the nominal one of these."""
+    """What the server's task has that the nominal one has not: wind, where it blows for the agents."""
+
+
+class Given(NamedTuple):
+    """What a word gives to one parameter."""
+
+    name: str
+    values: list[Any]
+    """One for each agent."""
+    middle: float | None = None
+    """Of what was given; None for the nominal value."""
 
 
 def differences(task: Task, words: Sequence[str], agents: int, seed: int, unseen: int = 0) -> Differences:
     """The parameters of the tasks of so many agents; with `unseen`, of so many others, who take no part.
 
-    One agent alone has no server elsewhere: the server's task is then its own.
+    The server's task is the nominal one. Wind does not blow there, so where it blows for the agents the server has
+    the middle of what they were given, and Gymnasium's own of what they were not. One agent alone has no server
+    elsewhere: the server's task is then its own.
     """
-    found: dict[str, list[Any]] = {}
-    count = unseen or agents
-    plain = [word for given in words for word in (SETTINGS[given].words if given in SETTINGS else (given,))]
-    for word in plain:
-        name, given, value = word.partition("=")
-        if not given and ":" in word:
-            those = range(agents, agents + unseen) if unseen else range(agents)
-            more = {_name(task, name): values for name, values in _by_function(word, those).items()}
-        elif not given:
-            known = "name=0.5, name=even:0.5, name=0.1:0.9, name=0.3,0.5,0.7, package.module:function"
-            raise unknown("difference", word, [*SETTINGS, known])
-        else:
-            name = _name(task, name)
-            more = {name: _values(task, name, value, count, (seed, int(bool(unseen))), bool(unseen))}
-        for twice in found.keys() & more.keys():
-            raise ConfigError(f"vary: {twice} is given twice")
-        found |= more
-    check_physics(task, found)
+    found: dict[str, Given] = {}
+    for given in words:
+        for word in SETTINGS[given].words if given in SETTINGS else (given,):
+            for one in _given(task, word, agents, seed, unseen):
+                if one.name in found:
+                    raise ConfigError(f"vary: {one.name} is given twice")
+                found[one.name] = one
+    values = {name: one.values for name, one in found.items()}
+    check_physics(task, values)
     server: dict[str, Any] = {}
-    if {"wind_power", "turbulence_power"} & found.keys() and "enable_wind" not in found:
-        found["enable_wind"] = [True] * count  # without it there is no wind whose power could differ
-        server["enable_wind"] = True
+    if found.keys() & set(WINDS) and SWITCH not in found and takes_argument(task, SWITCH):
+        values[SWITCH] = [True] * (unseen or agents)  # without it there is no wind whose power could differ
+        middles = {name: found[name].middle for name in WINDS if name in found}
+        server = {SWITCH: True} | {name: middle for name, middle in middles.items() if middle is not None}
     if agents == 1 and not unseen:
-        server = {name: values[0] for name, values in found.items()}
-    return Differences(found, server)
+        server = {name: own[0] for name, own in values.items()}
+    return Differences(values, server)
+
+
+def _given(task: Task, word: str, agents: int, seed: int, unseen: int) -> Iterator[Given]:
+    name, given, text = word.partition("=")
+    if given:
+        name = _name(task, name)
+        yield Given(name, *_values(task, name, text, unseen or agents, (seed, int(bool(unseen))), bool(unseen)))
+    elif ":" in word:
+        those = range(agents, agents + unseen) if unseen else range(agents)
+        for own, values in _by_function(word, those).items():
+            name = _name(task, own)
+            check_physics(task, {name: values})
+            values = list(map(int, values)) if name in whole_numbers(task) else values
+            yield Given(name, values, float(np.mean(values)) if name in WINDS else None)
+    else:
+        known = "name=0.5, name=even:0.5, name=0.1:0.9, name=0.3,0.5,0.7, package.module:function"
+        raise unknown("difference", word, [*SETTINGS, known])
 
 
 def _name(task: Task, name: str) -> str:
@@ -117,47 +139,83 @@ def _by_function(word: str, agents: range) -> dict[str, list[Any]]:
     function: Callable[[int], Mapping[str, Any]] = import_object("difference", word, "function")
     if not callable(function):
         raise ConfigError(f"vary: {word} is not a function of an agent's number")
-    rows = [function(agent) for agent in agents]
-    if not all(isinstance(row, Mapping) and row.keys() == rows[0].keys() for row in rows):
+    rows = [_row(word, function, agent) for agent in agents]
+    if any(row.keys() != rows[0].keys() for row in rows):
         raise ConfigError(f"vary: {word} must give every agent the same names, as {{name: value}}")
-    return {name: [row[name] for row in rows] for name in rows[0]}
+    return {name: [plain(row[name]) for row in rows] for name in rows[0]}
 
 
-def _values(task: Task, name: str, text: str, count: int, seed: tuple[int, int], unseen: bool) -> list[Any]:
-    """One number for each agent."""
-    nominal = task.nominal[name]
+def _row(word: str, function: Callable[[int], Mapping[str, Any]], agent: int) -> Mapping[str, Any]:
+    try:
+        row = function(agent)
+    except (Exception, SystemExit) as error:  # of a user's own: whatever it is
+        raise ConfigError(f"vary: {word} raised {type(error).__name__} for agent {agent}: {error}") from error
+    if not isinstance(row, Mapping) or not row:
+        raise ConfigError(f"vary: {word} must return {{name: value}}, not {row!r:.80} (agent {agent})")
+    return row
+
+
+def _values(
+    task: Task, name: str, text: str, count: int, seed: tuple[int, int], unseen: bool
+) -> tuple[list[Any], float | None]:
+    """(one number for each agent, the middle of what was given if that is not the nominal value)."""
+    nominal, whole = task.nominal[name], name in whole_numbers(task)
     chance = np.random.default_rng([*seed, *name.encode()])
     kind, has_kind, number = text.partition(":")
+    if name == OFFSET:
+        if kind != "normal":
+            raise ConfigError(
+                f"vary: {OFFSET} is drawn from a normal distribution, as {OFFSET}=normal:0.4; for offsets of your own "
+                f"give package.module:function, which returns {{'{OFFSET}': [one number for each action]}}"
+            )
+        size, deviation = int((task.actions.shape or (0,))[0]), _number(name, number)
+        return [tuple(map(float, deviation * row)) for row in chance.standard_normal((count, size))], None
     if "," in text:
         listed: list[Any] = [_number(name, part) for part in text.removesuffix(",").split(",")]
-        if isinstance(nominal, int) and all(value.is_integer() for value in listed) and not unseen:
-            listed = [int(value) for value in listed]  # what is a whole number may have to be one
+        middle = float(np.mean(listed))
         if unseen:  # nobody says what others might have: anything between these
-            return _drawn(chance, min(listed), max(listed), count)
+            return _drawn(chance, min(listed), max(listed), count, whole), middle
+        if isinstance(nominal, int) and all(value.is_integer() for value in listed):
+            listed = [int(value) for value in listed]  # what is a whole number may have to be one
         if len(listed) != count:
             raise ConfigError(f"vary: {name} has {len(listed)} numbers, and there are {count} agents: one for each")
-        return listed
-    if kind == "normal":
-        size = int((task.actions.shape or (0,))[0])
-        deviation = _number(name, number)
-        return [tuple(map(float, deviation * row)) for row in chance.standard_normal((count, size))]
-    if name == OFFSET:
-        raise ConfigError(f"vary: {OFFSET} is drawn from a normal distribution: {OFFSET}=normal:0.4")
-    if kind == "even":
-        half = _half(name, number)
-        spread = 1 + half * (np.linspace(-1, 1, count) if count > 1 else np.zeros(1))
-        return [float(nominal * x) for x in chance.permutation(spread)]
-    if has_kind:
+        return listed, middle
+    if has_kind and kind != "even":
         low, high = _number(name, kind), _number(name, number)
         if low > high:
             raise ConfigError(f"vary: {name}={text} must have the smaller number first")
-        return _drawn(chance, low, high, count)
-    half = _half(name, text)
+        for end in (low, high):  # whatever is drawn: others will draw something else
+            if wanted := wanted_of(task, name, end):
+                raise ConfigError(f"vary: {name} of {task.id} must be {wanted}, and {text} goes to {end:g}")
+        return _drawn(chance, low, high, count, whole), (low + high) / 2
+    return _around(chance, task, name, text, count, even=bool(has_kind) and not unseen), None
+
+
+def _around(chance: np.random.Generator, task: Task, name: str, text: str, count: int, even: bool) -> list[Any]:
+    """Numbers around the nominal one, drawn or spread evenly."""
+    nominal = task.nominal[name]
+    half = _half(name, text.removeprefix("even:"))
+    if half and not nominal:
+        raise ConfigError(f"vary: {name} is 0 by default, and {text} is a share of that: {_INSTEAD.format(name)}")
+    if name in whole_numbers(task):
+        least, most = sorted((nominal * (1 - half), nominal * (1 + half)))
+        low, high = math.ceil(least), math.floor(most)
+        if half and low == high:
+            raise ConfigError(f"vary: {name}={text} holds no other whole number than {low}: {_INSTEAD.format(name)}")
+        if even:
+            return [round(x) for x in chance.permutation(np.linspace(low, high, count) if count > 1 else [nominal])]
+        return _drawn(chance, low, high, count, True)
+    if even:
+        spread = 1 + half * (np.linspace(-1, 1, count) if count > 1 else np.zeros(1))
+        return [float(nominal * x) for x in chance.permutation(spread)]
     return [float(nominal * (1 + half * u)) for u in chance.uniform(-1, 1, count)]
 
 
-def _drawn(chance: np.random.Generator, low: float, high: float, count: int) -> list[Any]:
-    return [float(low + (high - low) * u) for u in chance.uniform(0, 1, count)]
+def _drawn(chance: np.random.Generator, low: float, high: float, count: int, whole: bool) -> list[Any]:
+    uniform = chance.uniform(0, 1, count)
+    if whole:
+        return [int(low) + int((high - low + 1) * u) for u in uniform]
+    return [float(low + (high - low) * u) for u in uniform]
 
 
 def _number(name: str, text: str) -> float:
@@ -165,9 +223,14 @@ def _number(name: str, text: str) -> float:
         value = float(text)
     except ValueError:
         value = math.nan
+    if math.isfinite(value) and not holds(value):
+        raise ConfigError(f"vary: {name} must have numbers that float32 can hold, not {text!r}")
     if not math.isfinite(value):
         raise ConfigError(f"vary: {name} must have numbers, not {text!r}")
     return value
+
+
+_INSTEAD = "give {0}=LOW:HIGH, or one number for each agent"
 
 
 def _half(name: str, text: str) -> float:
@@ -175,21 +238,6 @@ def _half(name: str, text: str) -> float:
     if not 0 <= half < 1:
         raise ConfigError(
             f"vary: {name}={text} is a share of its nominal value, from 0 to below 1; "
-            f"for values of your own give {name}=LOW:HIGH, or one for each agent"
+            f"for values of your own {_INSTEAD.format(name)}"
         )
     return half
-
-
-def check_physics(task: Task, parameters: Mapping[str, Sequence[Any]]) -> None:
-    """Refuse numbers that break the physics: what is more than 0 stays so, what is less than 0 too."""
-    for name, values in parameters.items():
-        nominal = task.nominal.get(name)
-        least = 0 if name.endswith(MAY_VANISH) else np.finfo(np.float32).tiny
-        for agent, value in enumerate(values):
-            if isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Real):
-                continue
-            if not math.isfinite(value):
-                raise ConfigError(f"vary: {name} of {task.id} must be a number, not {value} (agent {agent})")
-            if nominal and not float(value) * math.copysign(1, nominal) >= least:
-                sign = "more" if nominal > 0 else "less"
-                raise ConfigError(f"vary: {name} of {task.id} must be {sign} than 0, not {value:g} (agent {agent})")

@@ -13,6 +13,7 @@ from fedpg.server import evaluate, evaluate_agents
 from fedpg.storage import StorageError, write_whole
 from fedpg.tasks import RoundKeys, Task
 from fedpg.tasks.differences import differences
+from fedpg.tasks.physics import plain
 
 FILE = "agents.json"
 EPISODES = 50
@@ -28,7 +29,7 @@ class Each:
     own: list[float]
     """In every agent's own task."""
     nominal: float
-    """In the server's."""
+    """In the server's; of one agent alone that is its own once more, in other episodes."""
     unseen: list[float]
     """In the tasks of as many others, who took no part; none if those cannot be made."""
 
@@ -58,7 +59,7 @@ def from_values(values: Any) -> Each:
 
 
 def measure(problem: Problem, theta: Array, keys: RoundKeys, episodes: int | None = None) -> Each:
-    """The returns of the policy theta in the tasks of all agents, in the nominal one, and in unseen ones."""
+    """The returns of the policy theta in the tasks of all agents, in the server's, and in unseen ones."""
     config, task = problem.config, problem.task
     count = episodes or (config.test_episodes if task.simulator else EPISODES)
     own = evaluate_agents(problem, theta, keys, config.agents, count)
@@ -68,7 +69,7 @@ def measure(problem: Problem, theta: Array, keys: RoundKeys, episodes: int | Non
         elsewhere = problem._replace(task=others)
         unseen = evaluate_agents(elsewhere, theta, keys, config.agents, count).mean(axis=1)
     return Each(
-        parameters={name: list(values) for name, values in task.varied.items()},
+        parameters={name: list(map(plain, values)) for name, values in task.varied.items()},
         own=own.mean(axis=1).tolist(),
         nominal=float(evaluate(problem, theta, keys, count)[0].mean()),
         unseen=unseen.tolist(),

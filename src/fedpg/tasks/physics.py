@@ -1,0 +1,104 @@
+"""Which values a task's parameters may have: numbers of the right kind, size and sign."""
+
+import inspect
+import numbers
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.envs.registration import load_env_creator
+
+from fedpg.errors import ConfigError
+from fedpg.pieces import import_object
+from fedpg.tasks.registry import OFFSET
+from fedpg.tasks.task import Task
+
+MAY_VANISH = ("wind_power", "turbulence_power", "_weight", "_scale", "_reward", "_cost")
+"""How names end of what may be 0 as well: winds, and what a reward is made of."""
+SMALLEST, LARGEST = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)
+"""Compiled tasks compute in float32."""
+
+
+def plain(value: Any) -> Any:
+    """The numbers and arrays of NumPy and others as Python's own, which words and files can hold."""
+    value = value.tolist() if hasattr(value, "tolist") else value
+    if isinstance(value, list | tuple):
+        return tuple(map(plain, value))
+    own = isinstance(value, int | float) or not isinstance(value, numbers.Real)
+    return value if own else float(value)
+
+
+def check_physics(task: Task, parameters: Mapping[str, Sequence[Any]]) -> None:
+    """Refuse what is no number where one belongs, and numbers that break the physics."""
+    for name, values in parameters.items():
+        for agent, value in enumerate(map(plain, values)):
+            if wanted := wanted_of(task, name, value):
+                text = f"{value:g}" if isinstance(value, float) else repr(value)
+                raise ConfigError(f"vary: {name} of {task.id} must be {wanted}, not {text} (agent {agent})")
+
+
+def wanted_of(task: Task, name: str, value: Any) -> str:
+    """What a parameter must be, if this value is not that; else nothing. What is no number of a task may be anything.
+
+    What is more than 0 stays so, what is less than 0 too.
+    """
+    if name == OFFSET:
+        return _wanted_offset(task, value)
+    if not _is_number(value):
+        return "a number" if name in task.nominal else ""
+    if not holds(value):
+        return f"a number that float32 can hold, up to {LARGEST:.2g}"
+    if name in whole_numbers(task) and value != int(value):
+        return "a whole number"
+    nominal, may_vanish = task.nominal.get(name), name.endswith(MAY_VANISH)
+    if not nominal or (value if nominal > 0 else -value) >= (0 if may_vanish else SMALLEST):
+        return ""
+    if may_vanish:
+        return "at least 0" if nominal > 0 else "at most 0"
+    return "more than 0" if nominal > 0 else "less than 0"
+
+
+def _wanted_offset(task: Task, value: Any) -> str:
+    if OFFSET not in task.nominal:
+        return "left out, as its actions are not a box of Gymnasium's"
+    size = int((task.actions.shape or (0,))[0])
+    if isinstance(value, tuple) and len(value) == size and all(_is_number(x) and holds(x) for x in value):
+        return ""
+    return f"a list of {size} number{'s' * (size != 1)}, one for each of its actions"
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def holds(value: float) -> bool:
+    """Whether it is a finite number of float32."""
+    return abs(value) <= LARGEST
+
+
+def whole_numbers(task: Task) -> set[str]:
+    """The parameters that are annotated as `int`; a nominal 1 alone may stand for 1.0."""
+    takes = arguments_of(task) or {}
+    return {n for n, value in task.nominal.items() if type(value) is int and n in takes and _whole(takes[n])}
+
+
+def _whole(argument: inspect.Parameter) -> bool:
+    return argument.annotation in (int, "int")
+
+
+def takes_argument(task: Task, name: str) -> bool:
+    """Whether what makes the task's environments takes an argument; if nobody can tell, it may."""
+    takes = arguments_of(task)
+    return takes is None or name in takes or any(one.kind is one.VAR_KEYWORD for one in takes.values())
+
+
+def arguments_of(task: Task) -> Mapping[str, inspect.Parameter] | None:
+    """The arguments of what makes a task's environments; None if that has no name, or does not say."""
+    spec = gymnasium.registry.get(task.id)
+    try:
+        if spec is not None and spec.entry_point:
+            return inspect.signature(load_env_creator(str(spec.entry_point))).parameters
+        return inspect.signature(import_object("task", task.id)).parameters if ":" in task.id else None
+    except (ConfigError, TypeError, ValueError):  # of something built in, or of several factories
+        return None
