@@ -319,6 +319,10 @@ def test_the_command_line_says_what_each_agent_gets(
     assert "--agent" in capsys.readouterr().err
     assert main([*words, "--agent", "1"]) == 0
     assert re.search(r"common.*adapted", capsys.readouterr().out, re.DOTALL)
+    assert main(["evaluate", str(tmp_path / "own"), "--per-agent", "--episodes", "2"]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "the server's task is this one too" in printed
+    assert "nominal" not in printed
     config = fedpg.load(tmp_path / "own").config
     assert (config.agents, config.vary[0][:12]) == (1, "half_length=")
     assert main([*words, "--agent", "1"]) == 2

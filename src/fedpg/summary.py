@@ -67,10 +67,13 @@ def each_table(each: Each, byzantine: int = 0) -> Table:
     for agent, value in enumerate(each.own):
         numbers = [_short(column[agent]) for column in each.parameters.values()]
         table.add_row(f"{agent}{' (Byzantine)' if agent >= honest else ''}", *numbers, f"{value:.0f}")
+    if len(each.own) == 1:
+        table.caption = f"alone: the server's task is this one too, and has {each.nominal:.0f} in other episodes"
+        return table
     kept = np.array(each.own[:honest])
     worst, best = int(kept.argmin()), int(kept.argmax())
     words = f"mean {kept.mean():.0f}, worst {kept[worst]:.0f} (agent {worst}), best {kept[best]:.0f} (agent {best})"
-    words += f"; nominal task {each.nominal:.0f}"
+    words += f"; the server's task {each.nominal:.0f}"
     if each.unseen:
         words += f"; unseen tasks {np.mean(each.unseen):.0f}, the worst of them {min(each.unseen):.0f}"
     table.caption = words

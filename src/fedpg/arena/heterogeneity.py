@@ -102,7 +102,7 @@ class Worth(NamedTuple):
     mean: float  # return of the common policy in the honest agents' own tasks
     worst: float
     best: float
-    nominal: float
+    nominal: float  # in the server's task
     unseen: float
     error: float  # the half-width of the 90% interval of `worst`, over seeds
 
@@ -146,7 +146,7 @@ class Rows(NamedTuple):
 
 def tables(task: str, results: Path, seeds: Sequence[int], trajectories: int | None = None) -> tuple[Rows, Rows]:
     """What the policy is worth, by width, attack and defence; and for every agent whether joining is worth it."""
-    columns = ("differ", "attack", "defence", "honest kept", "mean", "worst", "best", "nominal", "unseen")
+    columns = ("differ", "attack", "defence", "honest kept", "mean", "worst", "best", "server's", "unseen")
     found, joining = [], []
     for plan in plans(task, trajectories):
         played = Ledger(results, plan.base).results

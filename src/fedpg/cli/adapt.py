@@ -4,12 +4,13 @@ import dataclasses
 import threading
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 from rich.table import Table
 
 from fedpg.cli.arguments import check_positive, check_seed, on_signal
+from fedpg.cli.policies import settings_of
 from fedpg.config import Config
 from fedpg.errors import ConfigError
 from fedpg.presets import defaults
@@ -27,7 +28,7 @@ class Adapt:
     """
 
     run: Annotated[Path, tyro.conf.Positional]
-    """The run folder, or a policy file."""
+    """The run folder, a policy file, or an exported policy."""
     agent: int | None = None
     """Whose task, of a run whose agents differ."""
     task: str | None = None
@@ -49,17 +50,52 @@ def going_on(common: Config, task: str, vary: tuple[str, ...], trajectories: int
     return dataclasses.replace(defaults(common.task, "best", agents=1), task=task, **settings)
 
 
+def own_task(run: Path, common: Config, agent: int | None) -> tuple[str, tuple[str, ...]]:
+    """(the task of one agent of a run, and the words that say what differs in it)."""
+    from fedpg.arena.players import own_words
+    from fedpg.tasks import make_task
+    from fedpg.training.each import read_each
+
+    if agent is None or not 0 <= agent < common.agents:
+        raise ConfigError(f"agent must be from 0 to {common.agents - 1}, not {agent}")
+    instead = f"give --task, the task of agent {agent} as package.module:factory"
+    try:
+        factories = make_task(common.task).varied.get("factory")
+    except ConfigError as error:
+        raise ConfigError(f"{common.task!r}, the task of {run}, cannot be made by this name: {instead}") from error
+    task = common.task if factories is None else name_of(factories[agent])
+    if not task:
+        raise ConfigError(f"the agents of {run} have a factory each, and that of agent {agent} has no name: {instead}")
+    if common.vary or factories is not None:
+        return task, own_words(common, agent)
+    each = read_each(run if run.is_dir() else run.parent)
+    if each is not None:
+        names = ", ".join(each.parameters)
+        raise ConfigError(f"the agents of {run} differ in what was passed in Python ({names}): {instead}")
+    raise ConfigError(f"the agents of {run} do not differ: give --task, the task to adapt to")
+
+
+def name_of(factory: Any) -> str:
+    """`package.module:name`, if that is where it can be found; else nothing."""
+    from fedpg.pieces import import_object
+
+    name = f"{getattr(factory, '__module__', '')}:{getattr(factory, '__qualname__', '')}"
+    try:
+        return name if import_object("task", name) is factory else ""
+    except ConfigError:
+        return ""
+
+
 def run_adapt(command: Adapt) -> int:
     import jax
 
-    from fedpg.arena.players import own_words
     from fedpg.assembly import make_problem
+    from fedpg.export import is_exported, read_exported
     from fedpg.server import evaluate
     from fedpg.tasks import RoundKeys
     from fedpg.training import train_seeds
-    from fedpg.training.checkpoint import policy_config
     from fedpg.training.folders import new_folder
-    from fedpg.training.load import policy_file, refuse_several
+    from fedpg.training.load import refuse_several
     from fedpg.training.progress import make_reporter
     from fedpg.training.start import read_start
 
@@ -69,19 +105,14 @@ def run_adapt(command: Adapt) -> int:
     if command.out is not None and (command.out / "config.json").exists():
         raise StorageError(f"{command.out} exists already, and adapt begins anew each time: give another --out")
     refuse_several(command.run)
-    common = policy_config(policy_file(command.run))
+    common = settings_of(command.run)
     if (command.agent is None) == (command.task is None):
         raise ConfigError("adapt to whom? Give --agent, of a run whose agents differ, or --task")
-    words: tuple[str, ...] = ()
-    if command.agent is not None:
-        if not common.vary:
-            raise ConfigError(f"the agents of {command.run} do not differ: give --task, the task to adapt to")
-        if not 0 <= command.agent < common.agents:
-            raise ConfigError(f"agent must be from 0 to {common.agents - 1}, not {command.agent}")
-        words = own_words(common, command.agent)
-    config = going_on(common, command.task or common.task, words, command.trajectories)
+    task, words = own_task(command.run, common, command.agent) if command.task is None else (command.task, ())
+    config = going_on(common, task, words, command.trajectories)
     problem = make_problem(config)
-    start = read_start(command.run, problem)
+    common_policy: Any = read_exported(command.run)[1] if is_exported(command.run) else command.run
+    start = read_start(common_policy, problem)
     folder = command.out or new_folder(config)
     stop = threading.Event()
     with on_signal(stop, "stopping after this round"):

@@ -9,6 +9,7 @@ import tyro
 from rich.table import Table
 
 from fedpg.cli.arguments import check_positive, check_seed
+from fedpg.config import Config
 from fedpg.errors import ConfigError
 from fedpg.extras import need
 from fedpg.screen import make_console
@@ -126,7 +127,16 @@ def policy_of(path: Path, task: str | None = None) -> tuple[Any, Any]:
     from fedpg.export import is_exported, load_exported
     from fedpg.training.load import read_policy
 
-    return load_exported(path) if is_exported(path) and task is None else read_policy(path, task)
+    return load_exported(path, task) if is_exported(path) else read_policy(path, task)
+
+
+def settings_of(path: Path) -> Config:
+    """The settings that the policy there was trained with."""
+    from fedpg.export import is_exported, read_exported
+    from fedpg.training.checkpoint import policy_config
+    from fedpg.training.load import policy_file
+
+    return read_exported(path)[0] if is_exported(path) else policy_config(policy_file(path))
 
 
 def run_evaluate(command: Evaluate) -> int:
@@ -160,19 +170,15 @@ def print_each(command: Evaluate, problem: Any, params: Any) -> int:
     """The returns in the task of every agent."""
     import jax
 
-    from fedpg.export import is_exported
     from fedpg.summary import each_table
     from fedpg.tasks import RoundKeys
-    from fedpg.training.checkpoint import policy_config
     from fedpg.training.each import measure
-    from fedpg.training.load import policy_file
 
     if not problem.task.varied:
         raise ConfigError(f"the agents of {command.run} do not differ: leave --per-agent out")
     key = jax.random.key(command.seed)
     each = measure(problem, problem.policy.ravel(params), RoundKeys(key, key, 0), command.episodes)
-    liars = 0 if is_exported(command.run) else policy_config(policy_file(command.run)).byzantine
-    make_console().print(each_table(each, liars))
+    make_console().print(each_table(each, settings_of(command.run).byzantine))
     return 0
 
 

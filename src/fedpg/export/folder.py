@@ -6,7 +6,6 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fedpg.assembly import make_problem
 from fedpg.config import Config, from_json, to_json
 from fedpg.errors import ConfigError
 from fedpg.export import as_numpy, as_onnx
@@ -16,7 +15,8 @@ from fedpg.machine import versions
 from fedpg.policies import Params
 from fedpg.problem import Problem
 from fedpg.storage import StorageError, check_format, write_whole
-from fedpg.training.load import plain
+from fedpg.tasks import AnyTask
+from fedpg.training.load import to_use
 
 ABOUT = "policy.json"
 FORMAT = "fedpg policy 1"
@@ -84,8 +84,18 @@ def _folder(path: Path) -> Path:
     return path if path.is_dir() else path.parent if path.suffix in (".npz", ".onnx") else path
 
 
-def load_exported(path: Path) -> tuple[Problem, dict[str, np.ndarray]]:
-    """The problem and the tensors of an exported policy."""
+def load_exported(path: Path, task: AnyTask | None = None) -> tuple[Problem, dict[str, np.ndarray]]:
+    """The problem and the tensors of an exported policy; with `task`, in another task than its own."""
+    config, tensors = read_exported(path)
+    problem = to_use(config, task)
+    shapes = {name: value.shape for name, value in tensors.items()}
+    if shapes != problem.policy.shapes:
+        raise StorageError(f"{path} holds the policy of another task or network: {shapes}, not {problem.policy.shapes}")
+    return problem, tensors
+
+
+def read_exported(path: Path) -> tuple[Config, dict[str, np.ndarray]]:
+    """The settings that an exported policy was trained with, and its tensors."""
     folder = _folder(path)
     about = folder / ABOUT
     try:
@@ -101,9 +111,6 @@ def load_exported(path: Path) -> tuple[Problem, dict[str, np.ndarray]]:
         raise
     except Exception as error:  # of NumPy's reader or ONNX's: whatever is no such file
         raise StorageError(f"{file} is damaged: {error}") from error
-    problem = make_problem(plain(config))
-    shapes = {name: value.shape for name, value in tensors.items()}
-    good = all(value.dtype == np.float32 and np.isfinite(value).all() for value in tensors.values())
-    if shapes != problem.policy.shapes or not good:
-        raise StorageError(f"{file} is damaged: its tensors are not those of a policy for {config.task}")
-    return problem, tensors
+    if not all(value.dtype == np.float32 and np.isfinite(value).all() for value in tensors.values()):
+        raise StorageError(f"{file} is damaged: its tensors are not those of a policy")
+    return config, tensors

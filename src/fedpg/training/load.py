@@ -31,7 +31,7 @@ def load(folder: str | Path, task: AnyTask | None = None, policy: Policy | MakeP
     folder = Path(folder)
     refuse_several(folder)
     config, seed = read_config(folder)
-    problem = _to_use(config, task, policy)
+    problem = to_use(config, task, policy)
     last, output = (trained(problem, load_policy(folder / name, problem)) for name in (POLICY, OUTPUT))
     records = load_records(folder, config, seed)
     finished = bool(records.trajectories[-1] >= config.trajectories)
@@ -43,7 +43,7 @@ def read_policy(path: Path, task: AnyTask | None = None) -> tuple[Problem, Param
     """The problem and the parameters of a run folder or a policy file."""
     refuse_several(path)
     file = policy_file(path)
-    problem = _to_use(policy_config(file), task)
+    problem = to_use(policy_config(file), task)
     return problem, load_policy(file, problem)
 
 
@@ -63,7 +63,8 @@ def plain(config: Config) -> Config:
     return dataclasses.replace(config, **{name: getattr(Config, name) for name in TRAINED_BY})
 
 
-def _to_use(config: Config, task: AnyTask | None, policy: Policy | MakePolicy | None = None) -> Problem:
+def to_use(config: Config, task: AnyTask | None, policy: Policy | MakePolicy | None = None) -> Problem:
+    """What a policy with these settings is used in: its task, or another one."""
     config = plain(config)
     if task is None:
         try:

@@ -1,0 +1,92 @@
+"""`fedpg adapt`: from whatever holds a policy, to the task of whoever took part."""
+
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import pytest
+
+import fedpg
+from fedpg.cli import main
+from gym_probes import Walk
+
+SMALL: dict[str, Any] = {
+    "agents": 2,
+    "batch": (4, 4),
+    "horizon": 10,
+    "test_horizon": 10,
+    "test_episodes": 2,
+    "hidden": (4,),
+    "trajectories": 4,
+}
+
+
+def short() -> gymnasium.Env[Any, Any]:
+    return Walk(ends=1.0)
+
+
+def middle() -> gymnasium.Env[Any, Any]:
+    return Walk(ends=0.4)
+
+
+BOTH = [short, middle]
+UNNAMED = [short, lambda: Walk(ends=0.4)]
+
+
+def adapt(run: Path, *options: str) -> int:
+    return main(["adapt", str(run), "--trajectories", "4", "--episodes", "2", *options])
+
+
+@pytest.fixture(scope="module")
+def poles(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run whose agents differ."""
+    folder = tmp_path_factory.mktemp("adapt") / "poles"
+    fedpg.train(vary=("length=0.3,0.6",), out=folder, **SMALL)
+    return folder
+
+
+@pytest.mark.slow
+def test_an_exported_policy_is_as_good_as_its_run(poles: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    exported = tmp_path / "exported"
+    assert main(["export", str(poles), "--out", str(exported), "--episodes", "0"]) == 0
+    for path, out in ((poles, tmp_path / "by-run"), (exported / "policy.npz", tmp_path / "by-export")):
+        assert adapt(path, "--agent", "1", "--out", str(out)) == 0
+    mine, theirs = (fedpg.load(tmp_path / name) for name in ("by-run", "by-export"))
+    assert mine.config == theirs.config
+    assert mine.config.vary == ("half_length=0.6,",)
+    assert all((mine.policy.params[name] == theirs.policy.params[name]).all() for name in mine.policy.params)
+    capsys.readouterr()
+    pole = ["--task", "test_differences:plain_pole", "--episodes", "2"]
+    assert main(["evaluate", str(exported), *pole]) == 0  # in another task, as a run's
+    assert "plain_pole" in capsys.readouterr().out
+    assert main(["evaluate", str(exported), "--task", "Pendulum-v1"]) == 2
+    assert "another task or network" in capsys.readouterr().err
+
+
+@pytest.mark.simulators
+@pytest.mark.slow
+def test_agents_with_a_factory_each_have_tasks_of_their_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    fedpg.train(f"{__name__}:BOTH", out=tmp_path / "both", **SMALL)
+    assert adapt(tmp_path / "both", "--agent", "1", "--out", str(tmp_path / "own")) == 0
+    assert fedpg.load(tmp_path / "own").config.task == f"{__name__}:middle"
+    fedpg.train(f"{__name__}:UNNAMED", out=tmp_path / "unnamed", **SMALL)
+    assert adapt(tmp_path / "unnamed", "--agent", "1", "--out", str(tmp_path / "lost")) == 2
+    assert "that of agent 1 has no name: give --task" in capsys.readouterr().err
+    fedpg.train(BOTH, out=tmp_path / "passed", **SMALL)
+    assert adapt(tmp_path / "passed", "--agent", "0") == 2
+    said = capsys.readouterr().err
+    assert "'short', the task of" in said
+    assert "give --task, the task of agent 0 as package.module:factory" in said
+    assert adapt(tmp_path / "passed", "--task", f"{__name__}:middle", "--out", str(tmp_path / "given")) == 0
+
+
+@pytest.mark.slow
+def test_whose_task_it_is_must_be_known(poles: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    assert adapt(poles, "--agent", "2") == 2
+    assert "agent must be from 0 to 1, not 2" in capsys.readouterr().err
+    fedpg.train(parameters={"half_length": [0.3, 0.6]}, out=tmp_path / "passed", **SMALL)
+    assert adapt(tmp_path / "passed", "--agent", "1") == 2
+    assert "differ in what was passed in Python (half_length): give --task" in capsys.readouterr().err
+    fedpg.train(out=tmp_path / "alike", **SMALL)
+    assert adapt(tmp_path / "alike", "--agent", "1") == 2
+    assert "do not differ: give --task" in capsys.readouterr().err
