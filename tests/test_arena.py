@@ -88,6 +88,7 @@ def test_the_references_are_honest_and_as_many_as_they_say():
         ("sign-flippin", "mean", "sign-flipping"),
         ("sign-flipping,scal=1", "mean", "scale"),
         ("sign-flipping,start=x", "mean", "number of a round"),
+        ("sign-flipping,start=999", "mean", "after the last round"),
         ("sign-flipping", "krumm", "krum"),
         ("sign-flipping", "trimmed-mean,f=2", "trimmed-mean"),
     ],

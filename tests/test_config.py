@@ -12,7 +12,7 @@ import pytest
 import fedpg
 from fedpg import Aggregator, Attack, Config, ConfigError, make_config, make_problem
 from fedpg.algorithms import make_algorithm
-from fedpg.config import STEPS_BY, from_json, to_json
+from fedpg.config import STEPS_BY, from_json, most_rounds, refuse_idle_attack, to_json
 
 NAN = math.nan
 
@@ -379,3 +379,23 @@ def test_the_baselines_have_a_fixed_batch_fixed_steps_and_no_defence(algorithm: 
 def test_what_the_user_gives_wins_over_the_preset():
     config = make_config(preset="paper", algorithm="svrpg", alpha=0.1, batch=(5, 7), aggregator="majority", sigma=2)
     assert (config.alpha, config.batch, config.aggregator, config.sigma) == (0.1, (5, 7), "majority", 2)
+
+
+@pytest.mark.parametrize(
+    ("settings", "rounds"),
+    [
+        ({"agents": 1, "aggregator": "mean"}, 20),
+        ({"agents": 3}, 25),  # each counts as 4, the nearest to 5 * 3 / 4
+        ({"agents": 3, "algorithm": "gpomdp", "batch": (1, 9), "minibatch": 1}, 100),
+        ({"agents": 3, "algorithm": "byzpg", "minibatch": 2}, 50),
+    ],
+)
+def test_an_attack_that_starts_after_the_last_round_is_refused(settings: dict[str, Any], rounds: int):
+    given = {"trajectories": 100, "batch": (5, 9), "minibatch": 2} | settings
+    config = make_config(**given)
+    assert most_rounds(config) == rounds
+    if config.agents > 1:
+        late = dataclasses.replace(config, byzantine=1, alpha=0.4, attack_start=rounds + 1)
+        with pytest.raises(ConfigError, match=rf"attack_start = {rounds + 1} is after .* {rounds} rounds at the most"):
+            refuse_idle_attack(late)
+        refuse_idle_attack(dataclasses.replace(late, attack_start=rounds))

@@ -130,6 +130,17 @@ def test_a_summary_of_sites_says_how_many_were_accepted_since_nobody_knows_who_l
 
 
 @pytest.mark.slow
+def test_a_summary_says_if_the_attack_was_to_start_later(
+    tiny: Callable[..., Problem], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    for start, said in ((1, False), (18, True)):  # of 20 rounds at the most
+        (run,) = train_seeds(tiny(attack_start=start), [3])
+        assert len(run.records) < 18
+        print_summary([run], tmp_path)
+        assert ("Nobody attacked: seed 3 was over after" in capsys.readouterr().out) == said
+
+
+@pytest.mark.slow
 def test_a_command_for_programs_prints_nothing_else(
     tiny: Callable[..., Problem],
     as_options: Callable[[Config], list[str]],

@@ -282,6 +282,26 @@ def refuse_idle_attack(config: Config) -> None:
     given = [n for n in ("attack", "attack_options", "attack_start") if getattr(config, n) != getattr(Config, n)]
     if given and not config.byzantine:
         raise ConfigError(f"{given[0]} is given, but no agent is Byzantine: say how many with byzantine")
+    refuse_late_attack(config)
+
+
+def refuse_late_attack(config: Config) -> None:
+    """Nor is one that starts when the run is over: the defence would be praised for nothing."""
+    most = most_rounds(config)
+    if config.byzantine and config.attack_start > most:
+        raise ConfigError(
+            f"attack_start = {config.attack_start} is after the last round: {config.trajectories} trajectories are "
+            f"{most} rounds at the most; lower attack_start, or raise trajectories"
+        )
+
+
+def most_rounds(config: Config) -> int:
+    """No run has more, however small its batches are drawn."""
+    large = config.algorithm in BUILT_IN and config.algorithm != "byzpg"  # others may ask for b trajectories
+    batch = config.batch[0] if large else min(config.batch[0], config.minibatch)
+    k = config.agents
+    counted = batch if k == 1 else max(1, round(batch * k / (k + 1)))  # as the paper does: averaged with the server's
+    return -(-config.trajectories // counted)
 
 
 def of_compass(aggregator: str) -> bool:

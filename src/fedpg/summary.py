@@ -45,6 +45,10 @@ def print_summary(runs: Sequence[Run], folder: Path) -> None:
     if unused := sum(run.records.unused for run in runs):
         rounds = sum(len(run.records) for run in runs)
         print(f"{unused} of {rounds} rounds were not used: {why_unused(config)}")
+    for run in runs:
+        if config.byzantine and run.finished and len(run.records) < config.attack_start:
+            what = f"seed {run.seed} was over after {len(run.records)} rounds"
+            print(f"Nobody attacked: {what}, and the attack starts in round {config.attack_start}")
     for run in runs if len(runs) == 1 else ():
         if run.each is not None:
             console.print(each_table(run.each, config.byzantine))

@@ -17,7 +17,7 @@ import numpy as np
 from fedpg.aggregators import check_rule
 from fedpg.arena.players import settings_of
 from fedpg.assembly import make_problem
-from fedpg.config import Config, from_json, to_json
+from fedpg.config import Config, from_json, refuse_late_attack, to_json
 from fedpg.errors import ConfigError, SimulationError
 from fedpg.experiments.fingerprint import fingerprint
 from fedpg.experiments.store import machine, name_of
@@ -211,6 +211,7 @@ def pairings_of(base: Config, pairs: Sequence[tuple[str, str]]) -> Pairings:
     checked: set[tuple[int, str]] = set()
     for pair in pairs:
         config = settings_of(base, *pair)
+        refuse_late_attack(config)
         problem = make_problem(config)
         if (rule := (config.agents, pair[1])) not in checked:
             check_rule(problem.aggregator, config.agents, problem.policy.size, problem.task.observations)
