@@ -67,6 +67,9 @@ def test_an_exported_policy_is_as_good_as_its_run(poles: Path, tmp_path: Path, c
 @pytest.mark.slow
 def test_agents_with_a_factory_each_have_tasks_of_their_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     fedpg.train(f"{__name__}:BOTH", out=tmp_path / "both", **SMALL)
+    each = fedpg.load(tmp_path / "both").each
+    assert each is not None
+    assert each.parameters == {"factory": ["short", "middle"]}
     assert adapt(tmp_path / "both", "--agent", "1", "--out", str(tmp_path / "own")) == 0
     assert fedpg.load(tmp_path / "own").config.task == f"{__name__}:middle"
     fedpg.train(f"{__name__}:UNNAMED", out=tmp_path / "unnamed", **SMALL)

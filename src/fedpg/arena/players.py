@@ -93,7 +93,10 @@ def own_words(base: Config, agent: int) -> tuple[str, ...]:
     mine = {name: values[agent] for name, values in found.items() if name != "enable_wind"}  # comes with the wind
     for name, value in mine.items():
         if isinstance(value, bool) or not isinstance(value, int | float):
-            raise ConfigError(f"agent {agent} has {name} = {value} of its own, which is no number: it cannot be alone")
+            raise ConfigError(
+                f"agent {agent} has {name} = {value} of its own, which is no number: it cannot be alone. To adapt to "
+                "it, write a factory that makes its task, and give that (--task package.module:factory)"
+            )
     return tuple(f"{name}={float(value)!r}," for name, value in mine.items())
 
 

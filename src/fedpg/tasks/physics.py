@@ -2,6 +2,7 @@
 
 import inspect
 import numbers
+import reprlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -34,7 +35,7 @@ def check_physics(task: Task, parameters: Mapping[str, Sequence[Any]]) -> None:
     for name, values in parameters.items():
         for agent, value in enumerate(map(plain, values)):
             if wanted := wanted_of(task, name, value):
-                text = f"{value:g}" if isinstance(value, float) else repr(value)
+                text = f"{value:g}" if isinstance(value, float) else reprlib.repr(value)
                 raise ConfigError(f"vary: {name} of {task.id} must be {wanted}, not {text} (agent {agent})")
 
 

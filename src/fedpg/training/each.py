@@ -69,11 +69,16 @@ def measure(problem: Problem, theta: Array, keys: RoundKeys, episodes: int | Non
         elsewhere = problem._replace(task=others)
         unseen = evaluate_agents(elsewhere, theta, keys, config.agents, count).mean(axis=1)
     return Each(
-        parameters={name: list(map(plain, values)) for name, values in task.varied.items()},
+        parameters={name: list(map(_told, values)) for name, values in task.varied.items()},
         own=own.mean(axis=1).tolist(),
         nominal=float(evaluate(problem, theta, keys, count)[0].mean()),
         unseen=unseen.tolist(),
     )
+
+
+def _told(value: Any) -> Any:
+    """As a file can hold it: plain numbers, and a factory by its name, not by where it is in memory."""
+    return getattr(value, "__name__", type(value).__name__) if callable(value) else plain(value)
 
 
 def _others(problem: Problem) -> Task | None:
