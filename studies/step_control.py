@@ -1,12 +1,12 @@
 """How fast may natural steps shrink? LunarLander takes a quarter of an hour for five seeds of one form on one core.
 
     python studies/step_control.py --byzantine 3
-    python studies/step_control.py --task CartPole-v1 --seeds 10 --at 100 250 500
-    python studies/step_control.py --task HalfCheetah-v5 --seeds 2 --at 50 100 150
+    python studies/step_control.py --task CartPole-v1 --byzantine 3 --seeds 10 --at 100 250 500 1000
+    python studies/step_control.py --task HalfCheetah-v5 --seeds 2 --at 50 100 150 300
 
 After every round the divergence of the next step is multiplied by a factor that says how much of the last step's
-slope was left at its end: at most 1.4, and in the product at least 1/4. What is left is measured by noisy gradients:
-where noise is large, a step becomes up to four times shorter as often as it becomes 1.4 times longer. Here are forms
+slope was left at its end, at most 1.4. What is left is measured by noisy gradients: if the factor may be as little as
+1/4, as it could once, steps become up to four times shorter as often as they become 1.4 times longer. Here are forms
 with other least factors, everything else as the preset `best` has it; with `--byzantine`, so many of ten agents flip
 signs. Printed are the mean greedy return over seeds and its standard error, and the median of the divergences that
 lengths were chosen by.
@@ -46,7 +46,7 @@ def main() -> None:
     parser.add_argument("--task", default="LunarLander-v3")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--at", type=int, nargs="+", default=(100, 250, 350, 500, 700, 1000), help="trajectories")
-    parser.add_argument("--least", type=float, nargs="+", default=(SHORTER, 1 / steps.LONGER), help="factors")
+    parser.add_argument("--least", type=float, nargs="+", default=(0.25, SHORTER), help="factors")
     parser.add_argument("--byzantine", type=int, default=0, help="of ten agents, who flip signs")
     options = parser.parse_args()
     liars = {"byzantine": options.byzantine, "attack": "sign-flipping"} if options.byzantine else {}

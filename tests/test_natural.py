@@ -112,7 +112,7 @@ def test_a_vector_that_no_gradient_could_be_moves_the_policy_no_further(name: st
 
 def test_a_slope_that_is_left_makes_the_next_step_longer_and_one_that_has_turned_makes_it_shorter():
     last = start(2, 0.01, move=[1.0, 0.0], slope=2.0)
-    found = [float(following(last, np.array([left, 7.0], np.float32), 0.35)) for left in (2.0, 0.7, 0.0, -4.0)]
+    found = [float(following(last, np.array([left, 7.0], np.float32), 0.35)) for left in (2.0, 0.7, 0.2, -4.0)]
     assert found[0] > 0.01 == pytest.approx(found[1], rel=1e-3)
     assert found[1] > found[2] > found[3]
     assert found[3] == pytest.approx(0.01 * SHORTER, rel=1e-3)
@@ -142,13 +142,14 @@ def noise(t: int) -> np.ndarray:
 
 
 def test_steps_shrink_when_the_aggregate_is_noise():
-    """By the slopes that are left, also if agents cannot tell because there is one of them only."""
+    """By the slopes that are left, also if agents cannot tell because there is one of them only; and by its share."""
     policy = POLICIES["categorical"]
-    for signal in (1.0, 0.0):
+    for signal, left in ((1.0, 0.2), (0.0, 0.5)):
         strides = repeated(policy, noise, lambda t: noise(1000 + t), 60, signal)
         moved = [size_of(stride.move) for stride in strides]
-        assert float(strides[-1].kl) < 0.1 * float(strides[0].kl)
-        assert np.mean(moved[40:]) < 0.25 * moved[0]
+        assert np.mean(moved[40:]) < left * moved[0]
+        if signal:  # where it is known that nothing is real, nothing has to be left either
+            assert float(strides[-1].kl) < 0.1 * float(strides[0].kl)
 
 
 def test_the_less_signal_the_more_rounds_are_averaged_and_the_average_has_more_of_it():

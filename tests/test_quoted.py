@@ -17,7 +17,7 @@ from fedpg.arena.show import percent
 from fedpg.experiments.catalogue import EXPERIMENTS
 from fedpg.experiments.panels import config_of
 from fedpg.experiments.paper import paper_curves
-from fedpg.experiments.render import Text
+from fedpg.experiments.render import Table
 from fedpg.experiments.statistics import returns_at
 from fedpg.experiments.store import Stored, load, path_of
 from quoted import RESULTS, needs_results, number, stored, table_after
@@ -163,12 +163,13 @@ def test_the_standings_of_the_arena_are_of_stored_games(heading: str):
 
 def test_the_first_lines_of_the_report_are_of_stored_games():
     report = (RESULTS / "report.md").read_text().split("\n## ")[0]
-    lines = [block.text for block in in_short(RESULTS) if isinstance(block, Text)]
-    assert [line for line in lines if line not in report] == []
+    rows = [row for block in in_short(RESULTS) if isinstance(block, Table) for row in block.rows]
+    assert [row for row in rows if f"| {' | '.join(row)} |" not in report] == []
     name = "CartPole-v1-natural-K10-3-1500-*.json"
     cast = max(games_of(name)[1], key=lambda cast: cast.size)
     worst = standings_of(name, cast)["compass"].worst
-    assert any("1500 trajectories" in line and f"compass {percent(worst)} of what" in line for line in lines)
+    assert any("1500 trajectories" in row[0] and row[2] == percent(worst) for row in rows)
+    assert any(row[0] == "HalfCheetah-v5" for row in rows)
 
 
 def test_the_attacks_on_dear_tasks_are_of_stored_games():

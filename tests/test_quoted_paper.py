@@ -16,9 +16,11 @@ pytestmark = needs_results
 
 
 def said_of(curve: Curve, runs: tuple[Stored, ...], mark: float) -> str:
-    """Our mean and the paper's, as a cell has them."""
+    """Our mean and the paper's, as a cell has them; in brackets how many seeds got there, where not all did."""
     values = returns_at(runs, np.array([mark]))[:, 0]
-    ours = f"{round(values.mean())}" if np.isfinite(values).all() else "–"
+    there = values[np.isfinite(values)]
+    few = f" ({len(there)})" if len(there) < len(values) else ""
+    ours = f"{round(there.mean())}{few}" if len(there) else "–"
     return ours if curve.paper is None else f"{ours} / {round(paper_curves()[curve.paper].at(mark)[0])}"
 
 

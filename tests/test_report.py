@@ -17,6 +17,7 @@ from fedpg.experiments.figures import THEIRS, legend_of, needs_totals, panel_ima
 from fedpg.experiments.panels import Curve, Panel, config_of
 from fedpg.experiments.paper import paper_curves
 from fedpg.experiments.render import (
+    MOST_ROWS,
     Contents,
     Details,
     Heading,
@@ -135,8 +136,10 @@ def test_the_report_is_one_page_without_anything_from_outside_and_the_same_as_ma
     page.feed(text)
     assert page.open == []
     assert len(set(page.ids)) == len(page.ids)
-    assert re.search(r"figures 1 and 2: <strong>\d+ inside, \d+ above, \d+ below</strong>", text)
-    assert text.index("Against the paper") < text.index("runs of") < text.index("<nav>")  # the verdict comes first
+    assert re.search(r"its 90% bands, <strong>\d+ inside, \d+ above, \d+ below</strong>", text)
+    assert (
+        text.index("The paper&#x27;s figures") < text.index("runs of") < text.index("<nav>")
+    )  # the verdict comes first
     assert page.tags.count("details") > page.tags.count("figure")
     assert not {"script", "link", "iframe"} & set(page.tags)
     assert all(link.startswith(("data:image/svg+xml;base64,", "#")) for link in page.links)
@@ -216,21 +219,42 @@ def test_the_report_begins_with_what_a_return_costs():
     assert table.rows == [["CartPole-v1", "475", "300 (2 of 2)", "never (1 seeds)", "not played", "1,000"]]
 
 
-def test_what_is_folded_away_stands_in_files_beside_the_short_page():
+def test_what_is_folded_away_or_long_stands_in_files_beside_the_short_page():
     first, second, third, fourth = (Table(["one", "two"], [["a, b", str(i)]]) for i in range(4))
-    more = [Details("Each seed", [Text("inside"), first]), Details("Each seed", [second])]
-    blocks = sections_of([Heading("A figure"), third, *more, Heading("B"), Details("Each seed", [fourth])])
+    long = Table(["three"], [["c"]] * (MOST_ROWS + 1), name="All of it")
+    few = Table(["four"], [["d"]] * MOST_ROWS, name="Some of it")
+    more = [Details("Each seed", [Text("inside"), first]), Details("Each seed", [second]), few]
+    blocks = sections_of([Heading("A figure"), third, *more, Heading("B"), long, Details("Each seed", [fourth])])
+    blocks += sections_of([Heading("C"), Heading("A task", 3), Details("Each seed", [first]), Heading("D", 3), long])
     files = folded(blocks)
     assert files == {
         "tables/a-figure-each-seed.csv": first,
         "tables/a-figure-each-seed-2.csv": second,
+        "tables/b-all-of-it.csv": long,
         "tables/b-each-seed.csv": fourth,
+        "tables/c-a-task-each-seed.csv": first,
+        "tables/c-d-all-of-it.csv": long,
     }
     assert to_csv(first) == 'one,two\n"a, b",0\n'
-    links = [f"[Each seed]({path})" for path in files]
-    assert to_markdown("T", blocks).count("| one |") == 1  # the third, which is not folded away
-    assert "inside" in to_markdown("T", blocks)
-    assert [link for link in links if link in to_markdown("T", blocks)] == links
+
+
+def test_the_short_page_links_to_the_files_and_the_long_one_has_what_is_in_them():
+    first, second = (Table(["one", "two"], [["a", str(i)]]) for i in range(2))
+    long = Table(["three"], [["c"]] * (MOST_ROWS + 1), name="All of it")
+    few = Table(["four"], [["d"]] * MOST_ROWS, name="Some of it")
+    folds = [Details("Each seed", [first]), Details("More", [Text("inside"), second])]
+    blocks = sections_of([Heading("A"), few, long, *folds, Text("end")])
+    paragraphs = to_markdown("T", blocks).strip().split("\n\n")
+    assert paragraphs[3:] == [
+        "[All of it](tables/a-all-of-it.csv) · [Each seed](tables/a-each-seed.csv)",
+        "inside",
+        "[More](tables/a-more.csv)",
+        "end",
+    ]
+    assert paragraphs[2].startswith("| four |")
+    page = to_html("T", blocks)
+    assert page.count("<td") == sum(len(table.rows) * len(table.columns) for table in (first, second, long, few))
+    assert ".csv" not in page
 
 
 def test_every_picture_says_how_many_seeds_are_behind_each_curve():

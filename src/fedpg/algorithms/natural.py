@@ -22,8 +22,10 @@ from fedpg.server import Server
 
 SHORTEST, LONGEST = 1e-3, 0.1
 """Of all steps, as KL divergences, before noise and doubt shorten them."""
-GAIN, SHORTER, LONGER = 1.0, 0.25, 1.4
-"""How fast divergences follow the slopes, and by which factors they change from step to step at the most."""
+GAIN, LONGER = 1.0, 1.4
+SHORTER = 1 / LONGER
+"""How fast divergences follow the slopes, and by which factors they change from step to step at the most: as fast down
+as up, or noise would make steps shorter and shorter."""
 FASTER, SLOWER = 1.5, 4.0
 """The rate, how many times F^-1 m a move is, grows and falls by these factors from step to step at the most; and an
 aggregate is no more than `SLOWER` times as long as the average of those before."""

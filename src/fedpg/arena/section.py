@@ -40,33 +40,56 @@ def arenas(results: Path) -> Iterator[Arena]:
 
 
 def in_short(results: Path) -> Iterator[Block]:
-    """What the arenas say of the default, a line each."""
-    for _, base, _, _, matrix in arenas(results):
-        standings = {standing.defence: standing for standing in matrix.standings()}  # the best worst case first
-        if base.vary or OURS not in standings:
-            continue
-        ours = standings[OURS]
-        line = (
-            f"**{title_of(base, len(matrix.seeds))}**: the worst of {len(matrix.attacks)} attacks ({ours.by}) leaves "
-            f"{OURS} {percent(ours.worst)} of what as many honest agents learn"
+    """What the arenas say of the default: a row for each."""
+    arena_rows = [row for found in arenas(results) if (row := _in_a_row(found))]
+    if arena_rows:
+        yield Text(
+            "**What liars can do**: what the worst attack of each arena leaves of what as many honest agents learn by "
+            "the plain mean, with our default and with others."
         )
-        others = [standing for name, standing in standings.items() if name != OURS]
-        if others:
-            line += f"; the best of {len(others)} other rules, {others[0].defence}, keeps {percent(others[0].worst)}"
-        if PAPERS in standings:
-            line += f", the paper's filter {percent(standings[PAPERS].worst)}"
-        yield Text(f"{line}. The server alone has {percent(matrix.share(NOBODY, SERVER))}.")
-    for task in STUDIES:
-        seeds = seeds_of(task, results)
-        for plan in plans(task) if seeds else ():
-            played = Ledger(results, plan.base).results
-            lied, honest = worth(played, (WORST[0], OURS), seeds), worth(played, (NOBODY, HONEST), seeds)
-            if plan.width == SHOWN_WIDTH and lied and honest:
-                yield Text(
-                    f"**{task}, agents that differ by ±{plan.width:.0%}, three of ten lie** ({WORST[0]}): {OURS} keeps "
-                    f"{lied.kept:.0%} of the honest, and the common policy is worth {lied.worst:,.0f} to the one it "
-                    f"suits worst; by the plain mean of ten honest agents {honest.worst:,.0f}."
-                )
+        columns = ("", "attacks", f"{OURS}, worst case", "by", "best other rule", "the paper's filter", SERVER_ALONE)
+        yield Table(columns, arena_rows)
+    differ = [row for task in STUDIES if (row := _differing_in_a_row(task, results))]
+    if differ:
+        yield Text(
+            f"**Agents that differ** by ±{SHOWN_WIDTH:.0%}, three of ten lie ({WORST[0]}): how many honest replies "
+            f"{OURS} keeps, and what the common policy is worth to the agent that it suits worst."
+        )
+        yield Table(("", "seeds", "kept", "with liars", "ten honest agents, plain mean", SERVER_ALONE), differ)
+
+
+SERVER_ALONE = "the server alone"
+
+
+def _in_a_row(arena: Arena) -> list[str]:
+    """Our default beside the best other rule, the paper's and the floor; nothing where it has not played."""
+    matrix = arena.matrix
+    standings = {standing.defence: standing for standing in matrix.standings()}  # the best worst case first
+    if arena.base.vary or OURS not in standings:
+        return []
+    ours, papers = standings[OURS], standings.get(PAPERS)
+    others = [standing for name, standing in standings.items() if name != OURS]
+    return [
+        title_of(arena.base, len(matrix.seeds)),
+        str(len(matrix.attacks)),
+        percent(ours.worst),
+        ours.by,
+        f"{percent(others[0].worst)} ({others[0].defence} of {len(others)})" if others else "",
+        percent(papers.worst) if papers else "",
+        percent(matrix.share(NOBODY, SERVER)),
+    ]
+
+
+def _differing_in_a_row(task: str, results: Path) -> list[str]:
+    seeds = seeds_of(task, results)
+    for plan in plans(task) if seeds else ():
+        played = Ledger(results, plan.base).results
+        pairs = ((WORST[0], OURS), (NOBODY, HONEST), (NOBODY, SERVER))
+        lied, honest, floor = (worth(played, pair, seeds) for pair in pairs)
+        if plan.width == SHOWN_WIDTH and lied and honest and floor:
+            returns = [f"{found.worst:,.0f}" for found in (lied, honest, floor)]
+            return [task, str(len(seeds)), f"{lied.kept:.0%}", *returns]
+    return []
 
 
 def sections(results: Path, out: Path) -> Iterator[Block]:
@@ -89,7 +112,7 @@ def sections(results: Path, out: Path) -> Iterator[Block]:
         yield Pictures(title, f"pictures/{picture.name}", [heat_map(matrix, title, "svg")])
         ends = [[name, percent(score)] for name, score in matrix.references().items()]
         yield Table(("floor and ceiling", "share"), ends)
-        yield Table(STANDINGS, standings_rows(matrix))
+        yield Table(STANDINGS, standings_rows(matrix), name="Every defence")
     yield from differing(results, out)
 
 
@@ -109,8 +132,8 @@ def differing(results: Path, out: Path) -> Iterator[Block]:
         yield Heading(worth.title, 3)
         defence = worth.columns.index("defence")
         shown = [row for row in worth.rows if row[defence] in (*MAIN, SERVER, HONEST)]
-        yield Table(worth.columns, shown)
+        yield Table(worth.columns, shown, words=3, name="The main defences")
         if len(shown) < len(worth.rows):
-            yield Details(f"{task}: every defence", [Table(worth.columns, worth.rows)])
+            yield Details("Every defence", [Table(worth.columns, worth.rows, words=3)])
         yield Heading(joining.title, 3)
-        yield Table(joining.columns, joining.rows)
+        yield Table(joining.columns, joining.rows, name="Every agent")

@@ -42,8 +42,8 @@ def answer(panels: Sequence[Panel], stored: Stock) -> Iterator[Block]:
         rows.append([panel.task, f"{target:,}", *cells, f"{there[0]:,.0f}" if len(there) else "never"])
     columns = ("task", "return", "ours (natural steps, compass)", "FedPG-BR, here", "the server alone", "the paper")
     yield Text(
-        "Trajectories per agent, as the paper counts them, until ten honest agents reach a return: the median over "
-        "seeds, and how many of these got there."
+        "**What a return costs**: trajectories per agent, as the paper counts them, until ten honest agents reach it; "
+        "the median over seeds, and how many of these got there."
     )
     yield Table(columns, rows)
 

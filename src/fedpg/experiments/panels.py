@@ -42,6 +42,8 @@ class Panel:
     title: str
     task: str
     curves: tuple[Curve, ...]
+    marks: tuple[int, ...] = ()
+    """Trajectories at which tables have the returns; by default those at which the paper is compared with."""
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,8 @@ class Table:
     """Cells with this text -> their class of the style sheet, for HTML."""
     words: int = 1
     """The first columns that hold words: set to the left."""
+    name: str = ""
+    """What a link calls it where the page is short: a table with a name and many rows has a file of its own."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,8 @@ class Contents:
     """Links to all second-level headings."""
 
 
+MOST_ROWS = 8
+"""Of a table with a name on the short page."""
 Block = Heading | Text | Table | Pictures | Details | Section | Contents
 Ids = dict[int, str]
 """The object of a heading -> its name in the page; of a table -> its file."""
@@ -94,24 +98,27 @@ def to_html(title: str, blocks: Sequence[Block]) -> str:
 
 
 def to_markdown(title: str, blocks: Sequence[Block]) -> str:
-    """The same page for a repository, short: what the other folds away stands in files beside it (`folded`)."""
+    """The same page for a repository, short: long tables, and what the other folds away, have files (`folded`)."""
     headings = [heading for heading in _headings(blocks) if heading.level == 2]
     paths = {id(table): path for path, table in folded(blocks).items()}
-    return f"# {title}\n\n" + "\n\n".join(_markdown(block, headings, paths) for block in blocks) + "\n"
+    return f"# {title}\n\n" + "\n\n".join(_markdown(blocks, headings, paths)) + "\n"
 
 
-def folded(blocks: Iterable[Block], name: str = "", inside: bool = False) -> dict[str, Table]:
-    """The tables that are folded away, by a path for each, relative to the page."""
+def folded(blocks: Iterable[Block], name: str = "", summary: str = "") -> dict[str, Table]:
+    """The tables that the short page has no room for, by a path for each, relative to the page."""
     found: dict[str, Table] = {}
+    place = name
     for block in blocks:
         more: dict[str, Table] = {}
         match block:
             case Section(heading, inner):
                 more = folded(inner, anchor(heading.text))
-            case Details(summary, inner):
-                more = folded(inner, f"{name}-{anchor(summary)}", inside=True)
-            case Table() if inside:
-                more = {f"tables/{name}.csv": block}
+            case Heading(text, 3):
+                place = f"{name}-{anchor(text)}"
+            case Details(inside, inner):
+                more = folded(inner, place, inside)
+            case Table() if summary or (block.name and len(block.rows) > MOST_ROWS):
+                more = {f"tables/{place}-{anchor(summary or block.name)}.csv": block}
         for path, table in more.items():
             names = (path, *(path.replace(".csv", f"-{i}.csv") for i in range(2, len(found) + 3)))
             found[next(name for name in names if name not in found)] = table
@@ -208,24 +215,41 @@ def _inline(text: str) -> str:
     return re.sub(r"\[([^\]]+)\]\(((?:https?://|#|\.)[^)\s]*)\)", r'<a href="\2">\1</a>', safe)
 
 
-def _markdown(block: Block, headings: Sequence[Heading], paths: Ids) -> str:
-    match block:
-        case Heading(text, level):
-            return "#" * level + " " + text
-        case Text(text, _):
-            return text
-        case Table(columns, rows, caption):
-            lines = [_row(columns), "|" + "---|" * len(columns), *(_row(row) for row in rows)]
-            return (f"{caption}\n\n" if caption else "") + "\n".join(lines)
-        case Pictures(alt, path):
-            return f"![{alt}]({path})"
-        case Section(heading, blocks):
-            return "\n\n".join(_markdown(b, headings, paths) for b in (heading, *blocks))
-        case Details(summary, blocks):
-            links = {key: f"[{summary}]({path})" for key, path in paths.items()}
-            return "\n\n".join(links.get(id(b)) or _markdown(b, headings, paths) for b in blocks)
-        case Contents():
-            return "\n".join(f"- [{h.text}](#{anchor(h.text)})" for h in headings)
+def _markdown(blocks: Iterable[Block], headings: Sequence[Heading], paths: Ids) -> Iterator[str]:
+    """The paragraphs; links to tables that have files, and follow each other, share one."""
+    links: list[str] = []
+    for block, summary in _opened(blocks):
+        if isinstance(block, Table) and id(block) in paths:
+            links.append(f"[{summary or block.name}]({paths[id(block)]})")
+            continue
+        if links:
+            yield " · ".join(links)
+            links = []
+        match block:
+            case Heading(text, level):
+                yield "#" * level + " " + text
+            case Text(text, _):
+                yield text
+            case Table(columns, rows, caption):
+                lines = [_row(columns), "|" + "---|" * len(columns), *(_row(row) for row in rows)]
+                yield (f"{caption}\n\n" if caption else "") + "\n".join(lines)
+            case Pictures(alt, path):
+                yield f"![{alt}]({path})"
+            case Section(heading, inner):
+                yield from _markdown((heading, *inner), headings, paths)
+            case Contents():
+                yield "\n".join(f"- [{h.text}](#{anchor(h.text)})" for h in headings)
+    if links:
+        yield " · ".join(links)
+
+
+def _opened(blocks: Iterable[Block], summary: str = "") -> Iterator[tuple[Block, str]]:
+    """What is folded away, unfolded, each block with the summary that it is folded away below."""
+    for block in blocks:
+        if isinstance(block, Details):
+            yield from _opened(block.blocks, block.summary)
+        else:
+            yield block, summary
 
 
 def _row(cells: Iterable[str]) -> str:

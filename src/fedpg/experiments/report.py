@@ -150,8 +150,8 @@ def page(experiments: Sequence[Experiment], stored: Stock, short: Iterable[Block
         found = ", ".join(f"{total[word] + total[f'{word}*']} {word}" for word in ("inside", "above", "below"))
         weaker = sum(count for word, count in total.items() if word.endswith("*"))
         yield Text(
-            f"Against the paper's 90% bands, at {total.total()} marks of the curves of figures 1 and 2: **{found}**"
-            + (f"; {weaker} of these, starred below, by a weaker test." if weaker else "."),
+            f"**The paper's figures**: at {total.total()} marks of the curves of figures 1 and 2, against its 90% "
+            f"bands, **{found}**" + (f"; {weaker} of these, starred below, by a weaker test." if weaker else "."),
             "verdict",
         )
         yield table

@@ -29,6 +29,9 @@ UNTUNED = 300
 """Of tasks that nobody tuned for."""
 LONGER = 2500
 """Of natural steps, where the paper's curves of 10,000 trajectories end higher."""
+EARLY = (100, 250, 350, 500, 700, 1000)
+LATER = (*EARLY, 1500, 2000, LONGER)
+"""Marks of tables: natural steps have learnt before the paper's begin."""
 METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "natural steps, compass": (BLUE, {"preset": "best"}),
     "FedPG-BR, as in the figures": (RED, {}),
@@ -66,7 +69,7 @@ def _methods(task: str, title: str, settings: dict[str, Any]) -> Panel:
     if "attack" in settings:
         name, colour, given = LEFT
         curves.append(Curve(name, colour, length | given, reference=True))
-    return Panel(f"algorithms-{task}", f"{task}, {title}", task, tuple(curves))
+    return Panel(f"algorithms-{task}", f"{task}, {title}", task, tuple(curves), EARLY if task == CARTPOLE else LATER)
 
 
 def _estimators(task: str) -> Panel:
@@ -78,7 +81,7 @@ def _estimators(task: str) -> Panel:
         Curve("GPOMDP, leave-one-out baseline", RED, best | {"estimator": "gpomdp", "baseline": "leave-one-out"}),
         Curve("standardised GPOMDP", ORANGE, best | {"estimator": "standardised"}),
     )
-    return Panel(f"estimators-{task}", f"{task}, 10 honest agents", task, curves)
+    return Panel(f"estimators-{task}", f"{task}, 10 honest agents", task, curves, EARLY)
 
 
 def _untuned(task: str) -> Panel:

@@ -33,10 +33,14 @@ MARKS = {
 VERDICTS = {f"{word}{star}": word for word in ("inside", "above", "below") for star in ("", "*")}
 
 
+def marks_of(panel: Panel) -> tuple[int, ...]:
+    return panel.marks or MARKS[panel.task]
+
+
 def at_marks(panel: Panel, stored: Stock) -> Iterator[tuple[Curve, Band]]:
     """The curves that have runs, with our band at the marks."""
     for curve, runs in runs_of(panel, stored):
-        yield curve, band(runs, np.array(MARKS[panel.task], float))
+        yield curve, band(runs, np.array(marks_of(panel), float))
 
 
 def published(curve: Curve, mark: float) -> tuple[float, float]:
@@ -46,13 +50,13 @@ def published(curve: Curve, mark: float) -> tuple[float, float]:
 
 def overview(panels: Sequence[Panel], stored: Stock) -> Table:
     """Our mean at each mark, with the paper's in brackets where it has one."""
-    marks = sorted({mark for panel in panels for mark in MARKS[panel.task]})
+    marks = sorted({mark for panel in panels for mark in marks_of(panel)})
     theirs = _in_paper(panels)
     rows = []
     for panel in panels:
         for curve, ours in at_marks(panel, stored):
             cells = dict.fromkeys(marks, "")
-            for i, mark in enumerate(MARKS[panel.task]):
+            for i, mark in enumerate(marks_of(panel)):
                 mean, _ = published(curve, mark)
                 if ours.seeds[i]:
                     read = "" if np.isnan(mean) else f" [{mean:.0f}]"
@@ -66,7 +70,7 @@ def overview(panels: Sequence[Panel], stored: Stock) -> Table:
         f"Our mean greedy return{beside} at so many trajectories, as the paper counts; in round brackets how many "
         "seeds got there, where not all did."
     )
-    return Table(columns, once(rows), caption, words=3 if theirs else 2)
+    return Table(columns, once(rows), caption, words=3 if theirs else 2, name="Returns at these marks")
 
 
 def _in_paper(panels: Iterable[Panel]) -> bool:
@@ -123,7 +127,7 @@ def comparison(panel: Panel, stored: Stock) -> Table | None:
     theirs = _in_paper([panel])
     for curve, ours in at_marks(panel, stored):
         words = verdicts(panel, curve, ours)
-        for i, mark in enumerate(MARKS[panel.task]):
+        for i, mark in enumerate(marks_of(panel)):
             if ours.seeds[i]:
                 mean, half = published(curve, mark)
                 row = [
@@ -211,7 +215,7 @@ def prices(panels: Sequence[Panel], stored: Stock) -> Table:
         "the paper counts them, of one agent, of all agents and the server, environment steps in training, what "
         "crossed the network, and rounds. Runs of older versions do not have all of it."
     )
-    return Table(columns, once(rows), caption, words=2)
+    return Table(columns, once(rows), caption, words=2, name="What a return costs")
 
 
 def filters(panels: Sequence[Panel], stored: Stock) -> Table | None:
@@ -285,7 +289,7 @@ def provenance(runs: Sequence[Stored]) -> list[Table]:
 
     def count(name: str, describe: Callable[[Stored], str]) -> Table:
         found = Counter(describe(run) for run in runs)
-        return Table([name, "runs"], [[text, str(n)] for text, n in found.most_common()])
+        return Table([name, "runs"], [[text, str(n)] for text, n in found.most_common()], name=f"Runs by {name}")
 
     return [
         count("code", _code),
