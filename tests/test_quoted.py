@@ -275,3 +275,14 @@ def test_what_going_on_alone_gains_is_what_the_study_printed():
         line = next(line for line in text.splitlines() if line.startswith(f"{who}  "))
         assert cells == [f"{mean} ± {error}" for mean, error in re.findall(r": (-?\d+) \+- (\d+)", line)], what
     assert len(rows) == 8
+
+
+def test_what_liars_cost_on_lunarlander_is_what_the_study_printed():
+    head, *rows = table_after("docs/natural.md", "What limits it", "Liars on LunarLander")
+    text = (RESULTS / "studies" / "step-control-LunarLander-v3-lies.txt").read_text()
+    printed = [line for line in text.splitlines() if not line.startswith(" ")]
+    assert [line.split()[0] for line in printed] == ["0.25", "0.71"]
+    assert len(rows) == len(printed)
+    for (_, *cells), line in zip(rows, printed, strict=True):
+        found = dict(re.findall(r"(\d+): (-?\d+ \+- \d+)", line))
+        assert cells == [found[mark].replace("+-", "±") for mark in head[1:]], line
