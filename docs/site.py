@@ -1,7 +1,7 @@
 """What MkDocs needs to know of this repository: the pages and files beside docs/, and where links to them lead.
 
 The documents link to each other as files of the repository. Whatever they link to outside docs/ becomes part of the
-site: a document or a picture as it is, anything else as a page that shows it.
+site: a document, a picture or a table as it is, anything else as a page that shows it.
 """
 
 import posixpath
@@ -75,7 +75,7 @@ def uri_of(target: Path) -> str:
         return PAGES[name]
     if target.is_relative_to(ROOT / "docs"):
         return target.relative_to(ROOT / "docs").as_posix()
-    return name if target.suffix in (".md", ".png") else f"files/{name}.md"
+    return name if target.suffix in (".md", ".png", ".csv") else f"files/{name}.md"
 
 
 def relinked(link: re.Match[str], folder: Path, page: str) -> str:

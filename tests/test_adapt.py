@@ -61,6 +61,10 @@ def test_an_exported_policy_is_as_good_as_its_run(poles: Path, tmp_path: Path, c
     assert "plain_pole" in capsys.readouterr().out
     assert main(["evaluate", str(exported), "--task", "Pendulum-v1"]) == 2
     assert "another task or network" in capsys.readouterr().err
+    elsewhere = tmp_path / "elsewhere"
+    assert main(["export", str(poles), "--out", str(elsewhere), "--episodes", "0", *pole[:2]]) == 0
+    assert main(["evaluate", str(elsewhere), "--episodes", "2"]) == 0  # where nothing of what differed exists
+    assert "plain_pole" in capsys.readouterr().out
 
 
 @pytest.mark.simulators
@@ -90,6 +94,10 @@ def test_whose_task_it_is_must_be_known(poles: Path, tmp_path: Path, capsys: pyt
     fedpg.train(parameters={"half_length": [0.3, 0.6]}, out=tmp_path / "passed", **SMALL)
     assert adapt(tmp_path / "passed", "--agent", "1") == 2
     assert "differ in what was passed in Python (half_length): give --task" in capsys.readouterr().err
+    both = {"vary": ("length=0.3,0.6",), "parameters": {"mass_pole": [0.1, 0.2]}}
+    fedpg.train(out=tmp_path / "both", **both, **SMALL)
+    assert adapt(tmp_path / "both", "--agent", "1") == 2
+    assert "differ in what was passed in Python (mass_pole): give --task" in capsys.readouterr().err
     fedpg.train(out=tmp_path / "alike", **SMALL)
     assert adapt(tmp_path / "alike", "--agent", "1") == 2
     assert "do not differ: give --task" in capsys.readouterr().err

@@ -27,7 +27,7 @@ from fedpg.arena.players import (
     settings_of,
     words_of,
 )
-from fedpg.arena.section import sections
+from fedpg.arena.section import arenas, sections
 from fedpg.arena.show import heat_map
 from fedpg.arena.verify import old_games, sample_of, verify
 from fedpg.cli import main
@@ -325,6 +325,10 @@ def test_the_command_plays_prints_and_draws_and_then_only_prints(tmp_path: Path,
     blocks = list(sections(tmp_path / "results", tmp_path / "results"))
     assert [type(block).__name__ for block in blocks[-3:]] == ["Pictures", "Table", "Table"]
     assert not any("another version" in str(block) for block in blocks)
+    (arena,) = arenas(tmp_path / "results")
+    assert (arena.old, len(arena.played)) == (0, len(arena.games))
+    other = {game: dataclasses.replace(result, code="before") for game, result in arena.games.items()}
+    assert arena._replace(games=other).old == len(other)
 
 
 @pytest.mark.slow

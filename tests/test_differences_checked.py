@@ -216,5 +216,6 @@ def test_the_servers_lander_flies_in_that_wind(words: tuple[str, ...]):
 
 
 def test_a_task_of_ones_own_in_which_wind_always_blows_needs_no_switch():
-    found = differences(make_task(f"{__name__}:turbine"), ["wind=1:3"], 2, 0)
-    assert (found.agents.keys(), found.server) == ({"wind_power"}, {})
+    for task in (f"{__name__}:turbine", turbine):
+        found = differences(make_task(task), ["wind=1:3"], 2, 0)
+        assert (found.agents.keys(), found.server) == ({"wind_power"}, {})

@@ -18,7 +18,7 @@ from gymnasium import spaces
 
 from fedpg import ConfigError, Problem, StorageError, make_config, make_problem, make_task, train_seeds
 from fedpg.cli import main
-from fedpg.export import export_policy, load_exported
+from fedpg.export import export_policy, is_exported, load_exported
 from fedpg.export.card import card, history_of, interval_of
 from fedpg.export.network import network_of
 from fedpg.storage import write_config
@@ -160,7 +160,8 @@ def test_an_exported_policy_is_read_back_to_the_bit(to: Any, task: str, settings
     problem = make_problem(make_config(task, hidden=(8,), **settings))
     params = problem.policy.unravel(np.asarray(problem.policy.init(jax.random.key(0))))
     out = export(problem, params, to, tmp_path / "out")
-    for path in (out, *out.glob("policy.npz"), *out.glob("policy.onnx")):
+    assert not is_exported(out / f"other.{'npz' if to == 'numpy' else 'onnx'}"), "it is another file than the policy's"
+    for path in (out, out / "policy.json", *out.glob("policy.npz"), *out.glob("policy.onnx")):
         again, tensors = load_exported(path)
         assert again.config.task == task
         assert {name: value.tobytes() for name, value in tensors.items()} == {

@@ -123,7 +123,16 @@ def test_lengths_stay_within_their_bounds_whatever_the_slopes(left: float, kl: f
     last = start(1, kl, move=[1.0], slope=1.0)
     found = float(following(last, np.array([left], np.float32), 0.35))
     assert SHORTEST * 0.999 <= found <= LONGEST * 1.001
-    assert found <= kl * LONGER * 1.001
+    assert kl / LONGER * 0.999 <= found <= kl * LONGER * 1.001
+
+
+def test_slopes_that_are_noise_around_what_should_be_left_make_steps_no_shorter_and_no_longer():
+    """However wide the noise; if a step could shrink to a quarter at once, noise alone would shrink it."""
+    logs, last = [], start(1, 0.01, move=[1.0], slope=1.0)
+    for left in 0.35 + 3 * np.random.default_rng(0).normal(size=400):
+        logs.append(np.log(float(following(last, np.array([left], np.float32), 0.35)) / 0.01))
+    assert abs(np.mean(logs)) < 4 * np.std(logs) / 20
+    assert np.std(logs) > 0.2  # they do follow the slopes
 
 
 def repeated(

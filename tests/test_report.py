@@ -257,6 +257,25 @@ def test_the_short_page_links_to_the_files_and_the_long_one_has_what_is_in_them(
     assert ".csv" not in page
 
 
+def test_a_page_shows_a_first_cell_once_and_a_file_has_it_in_every_row():
+    rows = [["a", "1"], ["a", "2"], ["b", "2"], ["a", "3"]]
+    table = Table(["panel", "n"], rows, grouped=True)
+    assert [row[0] for row in table.shown] == ["a", "", "b", "a"]
+    assert "| a | 1 |\n|  | 2 |\n| b | 2 |\n| a | 3 |" in to_markdown("T", [table])
+    assert to_csv(table) == "panel,n\na,1\na,2\nb,2\na,3\n"
+    assert table.rows == rows
+
+
+def test_what_a_caption_says_of_tables_in_files_is_said_once():
+    long = [Table(["n"], [[str(i)]] * (MOST_ROWS + 1), "Means of it.", name="Numbers") for i in range(3)]
+    blocks = sections_of([Heading("A"), long[0], Heading("B"), long[1], long[2]])
+    page = to_markdown("T", blocks)
+    assert page.count("Numbers: means of it.") == 1
+    assert page.index("means of it") < page.index("(tables/a-numbers.csv)")
+    assert "[Numbers](tables/b-numbers.csv) · [Numbers](tables/b-numbers-2.csv)" in page
+    assert to_html("T", blocks).count("<caption>Means of it.</caption>") == 3
+
+
 def test_every_picture_says_how_many_seeds_are_behind_each_curve():
     panel = EXPERIMENTS["figure3"].panels[0]
     attacked, honest = panel.curves[:2]

@@ -299,8 +299,8 @@ def most_rounds(config: Config) -> int:
     """No run has more, however small its batches are drawn."""
     large = config.algorithm in BUILT_IN and config.algorithm != "byzpg"  # others may ask for b trajectories
     batch = config.batch[0] if large else min(config.batch[0], config.minibatch)
-    k = config.agents
-    counted = batch if k == 1 else max(1, round(batch * k / (k + 1)))  # as the paper does: averaged with the server's
+    k, servers = config.agents, config.batch[0] if config.algorithm == "natural" else 0  # at the least
+    counted = batch if k == 1 else max(1, round((batch * k + servers) / (k + 1)))  # as the paper does: all of them
     return -(-config.trajectories // counted)
 
 

@@ -1,6 +1,6 @@
 """The arenas as sections of the report."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,6 +15,8 @@ from fedpg.experiments.render import Block, Details, Heading, Pictures, Table, T
 from fedpg.storage import write_whole
 
 OURS, PAPERS = MAIN
+SERVER_ALONE, STAR = "the server alone", "*"
+STARRED = " Starred: games of another version of the code; further down it says how many."
 SHOWN_WIDTH = 0.25
 """How far the agents of the lines at the top differ."""
 
@@ -27,6 +29,18 @@ class Arena(NamedTuple):
     games: dict[Game, Result]
     cast: Cast
     matrix: Matrix
+
+    @property
+    def played(self) -> list[Game]:
+        return [
+            Game(*pair, seed) for pair in pairs_of(self.cast.attacks, self.cast.defences) for seed in self.cast.seeds
+        ]
+
+    @property
+    def old(self) -> int:
+        """How many of the games another version of the code has played."""
+        codes = {pair: fingerprint(settings_of(self.base, *pair)) for pair in {game[:2] for game in self.played}}
+        return sum(self.games[game].code != codes[game[:2]] for game in self.played)
 
 
 def arenas(results: Path) -> Iterator[Arena]:
@@ -45,7 +59,7 @@ def in_short(results: Path) -> Iterator[Block]:
     if arena_rows:
         yield Text(
             "**What liars can do**: what the worst attack of each arena leaves of what as many honest agents learn by "
-            "the plain mean, with our default and with others."
+            "the plain mean, with our default and with others." + STARRED * any(STAR in row[0] for row in arena_rows)
         )
         columns = ("", "attacks", f"{OURS}, worst case", "by", "best other rule", "the paper's filter", SERVER_ALONE)
         yield Table(columns, arena_rows)
@@ -54,11 +68,10 @@ def in_short(results: Path) -> Iterator[Block]:
         yield Text(
             f"**Agents that differ** by ±{SHOWN_WIDTH:.0%}, three of ten lie ({WORST[0]}): how many honest replies "
             f"{OURS} keeps, and what the common policy is worth to the agent that it suits worst."
+            + STARRED
+            * any(STAR in row[0] for row in differ)
         )
         yield Table(("", "seeds", "kept", "with liars", "ten honest agents, plain mean", SERVER_ALONE), differ)
-
-
-SERVER_ALONE = "the server alone"
 
 
 def _in_a_row(arena: Arena) -> list[str]:
@@ -70,7 +83,7 @@ def _in_a_row(arena: Arena) -> list[str]:
     ours, papers = standings[OURS], standings.get(PAPERS)
     others = [standing for name, standing in standings.items() if name != OURS]
     return [
-        title_of(arena.base, len(matrix.seeds)),
+        title_of(arena.base, len(matrix.seeds)) + STAR * (arena.old > 0),
         str(len(matrix.attacks)),
         percent(ours.worst),
         ours.by,
@@ -88,7 +101,7 @@ def _differing_in_a_row(task: str, results: Path) -> list[str]:
         lied, honest, floor = (worth(played, pair, seeds) for pair in pairs)
         if plan.width == SHOWN_WIDTH and lied and honest and floor:
             returns = [f"{found.worst:,.0f}" for found in (lied, honest, floor)]
-            return [task, str(len(seeds)), f"{lied.kept:.0%}", *returns]
+            return [task + STAR * (_old_of(task, results, seeds)[0] > 0), str(len(seeds)), f"{lied.kept:.0%}", *returns]
     return []
 
 
@@ -99,21 +112,37 @@ def sections(results: Path, out: Path) -> Iterator[Block]:
         yield Heading("The arena: attacks against defences")
         yield Text(READING)
         yield Text("`fedpg arena --help` says how to play one, also with attacks and defences of your own.")
-    for path, base, games, cast, matrix in found:
-        title = title_of(base, len(matrix.seeds))
-        picture = out / "pictures" / f"arena-{path.stem}.png"
+    for arena in found:
+        matrix = arena.matrix
+        title = title_of(arena.base, len(matrix.seeds))
+        picture = out / "pictures" / f"arena-{arena.path.stem}.png"
         picture.parent.mkdir(parents=True, exist_ok=True)
         write_whole(picture, heat_map(matrix, title))
         yield Heading(title, 3)
-        played = [Game(*pair, seed) for pair in pairs_of(cast.attacks, cast.defences) for seed in cast.seeds]
-        old = sum(games[game].code != fingerprint(settings_of(base, *game[:2])) for game in played)
-        if old:
-            yield Text(f"**{old} of these {len(played)} games were played by another version of the code.**", "warning")
+        if arena.old:
+            yield _warning(arena.old, len(arena.played))
         yield Pictures(title, f"pictures/{picture.name}", [heat_map(matrix, title, "svg")])
         ends = [[name, percent(score)] for name, score in matrix.references().items()]
         yield Table(("floor and ceiling", "share"), ends)
         yield Table(STANDINGS, standings_rows(matrix), name="Every defence")
     yield from differing(results, out)
+
+
+def _old_of(task: str, results: Path, seeds: Sequence[int]) -> tuple[int, int]:
+    """(games of agents that differ that another version of the code has played, all games)."""
+    found = []
+    for plan in plans(task):
+        ledger = Ledger(results, plan.base)
+        pairs = [pair for pair in plan.pairs if any(Game(*pair, seed) in ledger.results for seed in seeds)]
+        for pair in pairs:
+            code = fingerprint(settings_of(plan.base, *pair))
+            games = (Game(*pair, seed) for seed in seeds)
+            found += [ledger.results[game].code != code for game in games if game in ledger.results]
+    return sum(found), len(found)
+
+
+def _warning(old: int, games: int) -> Text:
+    return Text(f"**{old} of these {games} games were played by another version of the code.**", "warning")
 
 
 def differing(results: Path, out: Path) -> Iterator[Block]:
@@ -126,6 +155,9 @@ def differing(results: Path, out: Path) -> Iterator[Block]:
         path = out / "pictures" / f"heterogeneity-{task}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, picture(task, results, seeds))
+        old, games = _old_of(task, results, seeds)
+        if old:
+            yield _warning(old, games)
         title = f"{task}, agents that differ, {len(seeds)} seed{'s' * (len(seeds) > 1)}"
         yield Pictures(title, f"pictures/{path.name}", [picture(task, results, seeds, "svg")])
         worth, joining = tables(task, results, seeds)

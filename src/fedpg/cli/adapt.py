@@ -54,6 +54,7 @@ def own_task(run: Path, common: Config, agent: int | None) -> tuple[str, tuple[s
     """(the task of one agent of a run, and the words that say what differs in it)."""
     from fedpg.arena.players import own_words
     from fedpg.tasks import make_task
+    from fedpg.tasks.differences import SWITCH
     from fedpg.training.each import read_each
 
     if agent is None or not 0 <= agent < common.agents:
@@ -66,12 +67,14 @@ def own_task(run: Path, common: Config, agent: int | None) -> tuple[str, tuple[s
     task = common.task if factories is None else name_of(factories[agent])
     if not task:
         raise ConfigError(f"the agents of {run} have a factory each, and that of agent {agent} has no name: {instead}")
-    if common.vary or factories is not None:
-        return task, own_words(common, agent)
+    words = own_words(common, agent) if common.vary or factories is not None else ()
     each = read_each(run if run.is_dir() else run.parent)
-    if each is not None:
-        names = ", ".join(each.parameters)
-        raise ConfigError(f"the agents of {run} differ in what was passed in Python ({names}): {instead}")
+    told = {word.partition("=")[0] for word in words} | {SWITCH, "factory"}
+    passed = [name for name in each.parameters if name not in told] if each is not None else []
+    if passed:
+        raise ConfigError(f"the agents of {run} differ in what was passed in Python ({', '.join(passed)}): {instead}")
+    if common.vary or factories is not None:
+        return task, words
     raise ConfigError(f"the agents of {run} do not differ: give --task, the task to adapt to")
 
 

@@ -98,7 +98,7 @@ def run_export(command: Export) -> int:
     check_room(for_tests(problem, command.episodes, "episodes"))
     folder = command.run if command.run.is_dir() else command.run.parent
     config = policy_config(folder / "policy.safetensors" if command.run.is_dir() else command.run)
-    config = replace(config, task=command.task or config.task)
+    config = replace(config, task=command.task or config.task, vary=problem.config.vary)
     returns = greedy_returns(problem, params, command.episodes, command.seed) if command.episodes else np.zeros(0)
     out = command.out or folder / f"exported-{command.to}"
     for path in export_policy(problem, params, config, command.to, out, folder, returns):

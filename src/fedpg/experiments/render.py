@@ -36,6 +36,16 @@ class Table:
     """The first columns that hold words: set to the left."""
     name: str = ""
     """What a link calls it where the page is short: a table with a name and many rows has a file of its own."""
+    grouped: bool = False
+    """Whether a page shows the first cell only where it is another than in the row before."""
+
+    @property
+    def shown(self) -> list[list[str]]:
+        """The rows as a page has them."""
+        rows = [list(row) for row in self.rows]
+        before = [None, *(row[0] for row in rows)]
+        same = [self.grouped and row[0] == last for row, last in zip(rows, before, strict=False)]
+        return [["", *row[1:]] if again else row for row, again in zip(rows, same, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -101,7 +111,7 @@ def to_markdown(title: str, blocks: Sequence[Block]) -> str:
     """The same page for a repository, short: long tables, and what the other folds away, have files (`folded`)."""
     headings = [heading for heading in _headings(blocks) if heading.level == 2]
     paths = {id(table): path for path, table in folded(blocks).items()}
-    return f"# {title}\n\n" + "\n\n".join(_markdown(blocks, headings, paths)) + "\n"
+    return f"# {title}\n\n" + "\n\n".join(_markdown(blocks, headings, paths, set())) + "\n"
 
 
 def folded(blocks: Iterable[Block], name: str = "", summary: str = "") -> dict[str, Table]:
@@ -118,7 +128,7 @@ def folded(blocks: Iterable[Block], name: str = "", summary: str = "") -> dict[s
             case Details(inside, inner):
                 more = folded(inner, place, inside)
             case Table() if summary or (block.name and len(block.rows) > MOST_ROWS):
-                more = {f"tables/{place}-{anchor(summary or block.name)}.csv": block}
+                more = {f"tables/{'-'.join(filter(None, (place, anchor(summary or block.name))))}.csv": block}
         for path, table in more.items():
             names = (path, *(path.replace(".csv", f"-{i}.csv") for i in range(2, len(found) + 3)))
             found[next(name for name in names if name not in found)] = table
@@ -189,7 +199,7 @@ def _html_table(table: Table) -> str:
 
     caption = f"<caption>{_inline(table.caption)}</caption>" if table.caption else ""
     head = f"<thead><tr>{cells(table.columns, 'th')}</tr></thead>"
-    body = "\n".join(f"<tr>{cells(row, 'td')}</tr>" for row in table.rows)
+    body = "\n".join(f"<tr>{cells(row, 'td')}</tr>" for row in table.shown)
     # A box of its own: a wide table scrolls in it, and the page does not.
     return f'<div class="wide" tabindex="0"><table>{caption}{head}<tbody>\n{body}\n</tbody></table></div>'
 
@@ -215,11 +225,17 @@ def _inline(text: str) -> str:
     return re.sub(r"\[([^\]]+)\]\(((?:https?://|#|\.)[^)\s]*)\)", r'<a href="\2">\1</a>', safe)
 
 
-def _markdown(blocks: Iterable[Block], headings: Sequence[Heading], paths: Ids) -> Iterator[str]:
-    """The paragraphs; links to tables that have files, and follow each other, share one."""
+def _markdown(blocks: Iterable[Block], headings: Sequence[Heading], paths: Ids, explained: set[str]) -> Iterator[str]:
+    """The paragraphs; links to tables that have files, and follow each other, share one.
+
+    `explained` are the captions of linked tables so far: each is there once.
+    """
     links: list[str] = []
     for block, summary in _opened(blocks):
         if isinstance(block, Table) and id(block) in paths:
+            if not summary and block.caption and block.caption not in explained:
+                explained.add(block.caption)
+                yield f"{block.name}: {block.caption[0].lower()}{block.caption[1:]}"
             links.append(f"[{summary or block.name}]({paths[id(block)]})")
             continue
         if links:
@@ -230,13 +246,13 @@ def _markdown(blocks: Iterable[Block], headings: Sequence[Heading], paths: Ids) 
                 yield "#" * level + " " + text
             case Text(text, _):
                 yield text
-            case Table(columns, rows, caption):
-                lines = [_row(columns), "|" + "---|" * len(columns), *(_row(row) for row in rows)]
+            case Table(columns, _, caption):
+                lines = [_row(columns), "|" + "---|" * len(columns), *map(_row, block.shown)]
                 yield (f"{caption}\n\n" if caption else "") + "\n".join(lines)
             case Pictures(alt, path):
                 yield f"![{alt}]({path})"
             case Section(heading, inner):
-                yield from _markdown((heading, *inner), headings, paths)
+                yield from _markdown((heading, *inner), headings, paths, explained)
             case Contents():
                 yield "\n".join(f"- [{h.text}](#{anchor(h.text)})" for h in headings)
     if links:

@@ -70,17 +70,11 @@ def overview(panels: Sequence[Panel], stored: Stock) -> Table:
         f"Our mean greedy return{beside} at so many trajectories, as the paper counts; in round brackets how many "
         "seeds got there, where not all did."
     )
-    return Table(columns, once(rows), caption, words=3 if theirs else 2, name="Returns at these marks")
+    return Table(columns, rows, caption, words=3 if theirs else 2, name="Returns at these marks", grouped=True)
 
 
 def _in_paper(panels: Iterable[Panel]) -> bool:
     return any(curve.paper is not None for panel in panels for curve in panel.curves)
-
-
-def once(rows: list[list[str]]) -> list[list[str]]:
-    """The rows without the first cell where it is that of the row before."""
-    before = [None, *(row[0] for row in rows)]
-    return [["" if row[0] == last else row[0], *row[1:]] for row, last in zip(rows, before, strict=False)]
 
 
 FIGURES = {"figure1": "Figure 1", "figure2": "Figure 2"}
@@ -177,7 +171,7 @@ def learning(panels: Sequence[Panel], stored: Stock) -> Table:
         "Each row as far as all of its seeds got: only rows of about the same length compare. ± is the standard error "
         "over seeds."
     )
-    return Table(columns, once(rows), caption, words=2)
+    return Table(columns, rows, caption, words=2, grouped=True)
 
 
 TARGETS = {"CartPole-v1": 475, "LunarLander-v3": 150, "HalfCheetah-v5": 1500}
@@ -215,7 +209,7 @@ def prices(panels: Sequence[Panel], stored: Stock) -> Table:
         "the paper counts them, of one agent, of all agents and the server, environment steps in training, what "
         "crossed the network, and rounds. Runs of older versions do not have all of it."
     )
-    return Table(columns, once(rows), caption, words=2, name="What a return costs")
+    return Table(columns, rows, caption, words=2, name="What a return costs", grouped=True)
 
 
 def filters(panels: Sequence[Panel], stored: Stock) -> Table | None:
@@ -243,7 +237,7 @@ def filters(panels: Sequence[Panel], stored: Stock) -> Table | None:
         )
     else:  # all runs are of a version that did not measure it
         rows = [row[:-2] for row in rows]
-    return Table(columns, once(rows), caption, words=2) if rows else None
+    return Table(columns, rows, caption, words=2, grouped=True) if rows else None
 
 
 def per_seed(panels: Sequence[Panel], stored: Stock) -> Table:
@@ -256,7 +250,9 @@ def per_seed(panels: Sequence[Panel], stored: Stock) -> Table:
             by_seed = {run.seed: f"{value:.0f}" for run, value in zip(runs, values, strict=True)}
             length = f"{shortest(runs):,}"
             rows.append([panel.title, curve.label, name, length, *(by_seed.get(seed, "") for seed in seeds)])
-    return Table(["panel", "curve", "", "trajectories", *(f"seed {seed}" for seed in seeds)], once(rows), words=3)
+    return Table(
+        ["panel", "curve", "", "trajectories", *(f"seed {seed}" for seed in seeds)], rows, words=3, grouped=True
+    )
 
 
 def times(experiments: Iterable[Experiment], stored: Stock) -> Table:

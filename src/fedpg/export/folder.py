@@ -81,7 +81,8 @@ def is_exported(path: Path) -> bool:
 
 
 def _folder(path: Path) -> Path:
-    return path if path.is_dir() else path.parent if path.suffix in (".npz", ".onnx") else path
+    files = {ABOUT, *(name for form in FORMS.values() for name in form)}
+    return path.parent if path.name in files and not path.is_dir() else path
 
 
 def load_exported(path: Path, task: AnyTask | None = None) -> tuple[Problem, dict[str, np.ndarray]]:
@@ -110,7 +111,7 @@ def read_exported(path: Path) -> tuple[Config, dict[str, np.ndarray]]:
     except ConfigError:  # onnx is not installed
         raise
     except Exception as error:  # of NumPy's reader or ONNX's: whatever is no such file
-        raise StorageError(f"{file} is damaged: {error}") from error
+        raise StorageError(f"{file} is damaged, or no policy: {type(error).__name__}") from error
     if not all(value.dtype == np.float32 and np.isfinite(value).all() for value in tensors.values()):
         raise StorageError(f"{file} is damaged: its tensors are not those of a policy")
     return config, tensors

@@ -89,9 +89,9 @@ def _whole(argument: inspect.Parameter) -> bool:
 
 
 def takes_argument(task: Task, name: str) -> bool:
-    """Whether what makes the task's environments takes an argument; if nobody can tell, it may."""
-    takes = arguments_of(task)
-    return takes is None or name in takes or any(one.kind is one.VAR_KEYWORD for one in takes.values())
+    """Whether what makes the task's environments is known to take an argument."""
+    takes = arguments_of(task) or {}
+    return name in takes or any(one.kind is one.VAR_KEYWORD for one in takes.values())
 
 
 def arguments_of(task: Task) -> Mapping[str, inspect.Parameter] | None:
