@@ -169,7 +169,7 @@ def test_the_first_lines_of_the_report_are_of_stored_games():
     cast = max(games_of(name)[1], key=lambda cast: cast.size)
     worst = standings_of(name, cast)["compass"].worst
     assert any("1500 trajectories" in row[0] and row[2] == percent(worst) for row in rows)
-    assert any(row[0] == "HalfCheetah-v5" for row in rows)
+    assert any(row[0].rstrip("*") == "HalfCheetah-v5" for row in rows)
 
 
 def test_the_attacks_on_dear_tasks_are_of_stored_games():
