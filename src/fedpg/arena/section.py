@@ -119,8 +119,8 @@ def sections(results: Path, out: Path) -> Iterator[Block]:
         picture.parent.mkdir(parents=True, exist_ok=True)
         write_whole(picture, heat_map(matrix, title))
         yield Heading(title, 3)
-        if arena.old:
-            yield _warning(arena.old, len(arena.played))
+        if old := arena.old:
+            yield _warning(old, len(arena.played))
         yield Pictures(title, f"pictures/{picture.name}", [heat_map(matrix, title, "svg")])
         ends = [[name, percent(score)] for name, score in matrix.references().items()]
         yield Table(("floor and ceiling", "share"), ends)
