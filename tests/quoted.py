@@ -5,7 +5,7 @@ import re
 import pytest
 
 from documents import ROOT
-from fedpg.experiments.panels import Curve, Panel, config_of
+from fedpg.experiments.panels import Curve, Panel, config_of, counted
 from fedpg.experiments.store import Stored, load, path_of
 
 RESULTS = ROOT / "results"
@@ -16,7 +16,7 @@ needs_results = pytest.mark.skipif(
 
 def stored(panel: Panel, curve: Curve) -> tuple[Stored, ...]:
     folder = path_of(RESULTS, config_of(panel, curve), 0).parent
-    return tuple(load(path) for path in sorted(folder.glob("seed-*.json.gz")))
+    return tuple(counted(curve, load(path)) for path in sorted(folder.glob("seed-*.json.gz")))
 
 
 def number(text: str) -> float:

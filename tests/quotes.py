@@ -57,6 +57,7 @@ MEAN, SERVER_ALONE, ONE_ALONE = (
     *("natural steps, 10 honest agents, plain mean", "natural steps, the server alone"),
     "natural steps, one agent alone",
 )
+ONE_PLACE = "natural steps, all trajectories in one place"
 CURVES = {
     "CartPole": ("CartPole-v1", HONEST, OURS),
     "CartPole, honest": ("CartPole-v1", HONEST, OURS),
@@ -64,7 +65,8 @@ CURVES = {
     "3 of 10 flip signs": ("CartPole-v1", FLIP, OURS),
     "3 of 10: ALIE, z = 1.5": ("CartPole-v1", ALIE, OURS),
     "3 of 10 flip rewards": ("CartPole-v1", REWARDS, OURS),
-    "ten honest agents, plain mean (the ceiling)": ("CartPole-v1", HONEST, MEAN),
+    "ten honest agents, plain mean": ("CartPole-v1", HONEST, MEAN),
+    "all trajectories in one place (the ceiling)": ("CartPole-v1", HONEST, ONE_PLACE),
     "the server alone": ("CartPole-v1", HONEST, SERVER_ALONE),
     "one agent alone": ("CartPole-v1", HONEST, ONE_ALONE),
     **{
@@ -79,6 +81,7 @@ CURVES = {
             (", plain mean", HONEST, MEAN),
             (", the server alone", HONEST, SERVER_ALONE),
             (", one agent alone", HONEST, ONE_ALONE),
+            (", all in one place", HONEST, ONE_PLACE),
         )
     },
 }
@@ -160,6 +163,7 @@ def untuned(head: list[str], rows: Rows) -> Rows:
         "ten honest agents, plain mean": MEAN,
         "the server alone": SERVER_ALONE,
         "one agent alone": ONE_ALONE,
+        "all trajectories in one place": ONE_PLACE,
     }
     filled, panel = [], None
     for what, *_ in rows:
@@ -172,12 +176,12 @@ def untuned(head: list[str], rows: Rows) -> Rows:
         runs = stored(panel, curve_of(panel, labels[rest]))
         assert len(runs) == 3
         filled.append([what, *(str(mean_at(runs, number(mark))) for mark in head[1:])])
-    assert len(rows) == 15
+    assert len(rows) == 18
     return filled
 
 
 CONDITIONS = (HONEST, FLIP, ALIE, REWARDS)
-UNDISTURBED = (SERVER_ALONE, ONE_ALONE, MEAN)
+UNDISTURBED = (SERVER_ALONE, ONE_ALONE, MEAN, ONE_PLACE)
 """Floors and ceiling, which nobody lies to."""
 
 

@@ -211,6 +211,13 @@ def test_server_anchored_rules_follow_their_formulas():
     assert not alone.accepted.any()
 
 
+def test_a_server_that_is_alone_uses_both_halves_of_its_trajectories():
+    sent = Sent(np.zeros((2, 1), np.float32), np.ones(2, bool), 1)
+    own = Own(gradient=np.array([4.0], np.float32), check=np.array([1.0], np.float32))
+    verdict, _ = jax.jit(server().update)(server().init(2, 1), sent, own)
+    assert np.asarray(verdict.gradient)[0] == pytest.approx(2.5)
+
+
 def test_a_smoothed_server_gradient_is_a_corrected_average():
     rule, memory = server(smooth=0.5), server(smooth=0.5).init(2, 1)
     update = jax.jit(rule.update)

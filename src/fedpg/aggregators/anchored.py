@@ -88,11 +88,14 @@ def zeno(rho: float = 0.001, eps: float = 0.0, smooth: float = 0.0) -> Aggregato
 def server(smooth: float = 0.0) -> Aggregator:
     """The server's own gradient; the agents are not listened to. What a federation must be better than.
 
-    Nobody is accepted, and yet there is an aggregate: the rule is "other", not "nobody".
+    Nobody is accepted, and yet there is an aggregate: the rule is "other", not "nobody". Where the server keeps half of
+    its trajectories for a check, as natural steps do, this is of both halves: who is alone wastes none.
     Needs the server's gradient. Promises that no attack does anything.
     """
 
     def update(memory: Memory, sent: Sent, own: Own) -> tuple[Verdict, Memory]:
+        if own.gradient is not None and own.check is not None:
+            own = own._replace(gradient=(own.gradient + own.check) / 2)
         g_0, memory = _smoothed("server", smooth, memory, own)
         nobody = decide(sent, g_0, jnp.zeros_like(sent.valid))
         distances = _apart(sent, sent.clean, g_0)

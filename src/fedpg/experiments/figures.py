@@ -14,7 +14,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 from PIL import Image
 
-from fedpg.experiments.panels import GREY, Curve, Panel, config_of
+from fedpg.experiments.panels import GREY, Curve, Panel, config_of, counted
 from fedpg.experiments.paper import TRAJECTORIES, paper_curves
 from fedpg.experiments.statistics import band, grid_of
 from fedpg.experiments.store import Key, Stored, key_of
@@ -44,7 +44,7 @@ def runs_of(panel: Panel, stored: Stock) -> list[tuple[Curve, list[Stored]]]:
     found, seeds = [], sorted({seed for _, seed in stored})
     for curve in panel.curves:
         config, _ = key_of(config_of(panel, curve), 0)
-        runs = [stored[config, seed] for seed in seeds if (config, seed) in stored]
+        runs = [counted(curve, stored[config, seed]) for seed in seeds if (config, seed) in stored]
         if runs:
             found.append((curve, runs))
     return found

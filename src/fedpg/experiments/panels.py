@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fedpg.config import Config
+from fedpg.experiments.store import Stored
 from fedpg.presets import make_config
 
 CARTPOLE, LANDER, CHEETAH = "CartPole-v1", "LunarLander-v3", "HalfCheetah-v5"
@@ -16,7 +17,7 @@ OTHERS = ("Acrobot-v1", "Pendulum-v1", "Hopper-v5")
 ORANGE, GREEN, SKY, BLUE, RED, PURPLE, GREY = (
     *("#E69F00", "#009E73", "#56B4E9", "#0072B2", "#D55E00", "#AA4499", "#6b7280"),
 )
-BROWN, OLIVE, PINK, TEAL = "#8C510A", "#999933", "#CC79A7", "#117733"
+BROWN, OLIVE, PINK, TEAL, BLACK = "#8C510A", "#999933", "#CC79A7", "#117733", "#000000"
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,8 @@ class Curve:
     """(figure, panel, series) of the paper's own curve, where it has been read off."""
     reference: bool = False
     """Drawn dotted, without its band: it is there to compare with."""
+    together: int = 1
+    """So many trajectories of a run count as one: where one agent has what others share."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +73,13 @@ class Experiment:
             for p in self.panels
         )
         return replace(self, panels=tuple(panel for panel in panels if panel.curves))
+
+
+def counted(curve: Curve, run: Stored) -> Stored:
+    """A run with its trajectories as the curve counts them."""
+    if curve.together == 1:
+        return run
+    return replace(run, columns={**run.columns, "trajectories": run.trajectories // curve.together})
 
 
 def config_of(panel: Panel, curve: Curve) -> Config:

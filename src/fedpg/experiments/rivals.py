@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from fedpg.experiments.panels import (
+    BLACK,
     BLUE,
     BROWN,
     CARTPOLE,
@@ -46,7 +47,19 @@ REFERENCES: dict[str, tuple[str, dict[str, Any]]] = {
     "natural steps, one agent alone": (PURPLE, {"preset": "best", "agents": 1}),
     "natural steps, 10 honest agents, plain mean": (SKY, {"preset": "best", "aggregator": "mean"}),
 }
-"""The floor and the ceiling: none of these has liars."""
+"""The floors, and what averaging gives without a defence: none of these has liars."""
+POOLED, SHARED = 160, 20
+"""Of the ceiling: its one agent has the trajectories of ten, for one gradient and one value function, and the server as
+many; so 20 count as one of each of ten agents."""
+
+
+def ceiling(length: int) -> Curve:
+    """All trajectories in one place."""
+    settings = {"preset": "best", "agents": 1, "batch": (POOLED, POOLED), "trajectories": length * SHARED}
+    name = "natural steps, all trajectories in one place"
+    return Curve(name, BLACK, settings, reference=True, together=SHARED)
+
+
 LEFT = ("natural steps, the 7 honest agents alone", TEAL, {"preset": "best", "agents": 7})
 """What a defence that finds every liar would reach."""
 CONDITIONS: dict[str, dict[str, Any]] = {
@@ -66,6 +79,7 @@ def _methods(task: str, title: str, settings: dict[str, Any]) -> Panel:
         ours = curves[0]
         curves[0] = replace(ours, settings=ours.settings | {"trajectories": LONGER})
     curves += [Curve(name, colour, length | given, reference=True) for name, (colour, given) in REFERENCES.items()]
+    curves.append(ceiling(LENGTH))
     if "attack" in settings:
         name, colour, given = LEFT
         curves.append(Curve(name, colour, length | given, reference=True))
@@ -91,6 +105,7 @@ def _untuned(task: str) -> Panel:
         Curve("natural steps, compass", BLUE, best),
         Curve("the same, 3 of 10 flip signs", RED, best | CONDITIONS["3 of 10 flip signs"]),
         *(Curve(name, colour, best | given, reference=True) for name, (colour, given) in REFERENCES.items()),
+        ceiling(UNTUNED),
     ]
     return Panel(f"untuned-{task}", task, task, tuple(curves))
 
@@ -100,7 +115,7 @@ RIVALS = (
         "algorithms",
         "Natural steps and their rivals",
         "The default beside FedPG-BR and its successors, with honest agents and with three liars of ten; the server "
-        "alone, one agent alone and ten honest agents without a defence are the floor and the ceiling.",
+        "alone and one agent alone are the floors, all trajectories in one place the ceiling.",
         tuple(_methods(task, title, settings) for task in TASKS for title, settings in CONDITIONS.items()),
     ),
     Experiment(
