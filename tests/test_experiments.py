@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedpg import ConfigError, make_config
+from fedpg import ConfigError, make_config, train
 from fedpg.aggregators import AGGREGATORS
 from fedpg.attacks import ATTACKS
 from fedpg.experiments.catalogue import EXPERIMENTS, configs_of, find
+from fedpg.experiments.figures import runs_of
 from fedpg.experiments.panels import OTHERS, TASKS, config_of
 from fedpg.experiments.paper import paper_curves
 from fedpg.experiments.runner import plan, rates_of, seconds_of, slots_of
@@ -65,6 +66,19 @@ def test_algorithms_of_a_panel_share_everything_that_the_initial_policy_depends_
             len({(c.task, c.hidden, c.activation, c.gaussian) for c in (config_of(panel, x) for x in panel.curves)})
             == 1
         )
+
+
+@pytest.mark.slow
+def test_all_trajectories_in_one_place_are_drawn_where_a_round_of_ten_agents_is():
+    panel = next(p for p in EXPERIMENTS["algorithms"].panels if p.title == "CartPole-v1, 10 honest agents")
+    curve = next(c for c in panel.curves if c.label.endswith("in one place"))
+    config = config_of(panel, curve)
+    assert (config.agents, config.batch, config.trajectories) == (1, (160, 160), 20 * 1000)
+    one, ten = train(agents=1, batch=(160, 160), trajectories=1), train(agents=10, trajectories=1)  # a round of each
+    run = stored_run(config, returns=(9.0, 20.0), length=one.records.trajectories[-1])
+    ((_, (found,)),) = runs_of(dataclasses.replace(panel, curves=(curve,)), {run.key: run})
+    assert found.trajectories.tolist() == ten.records.trajectories.tolist() == [0, 16]
+    assert found.columns["trajectories_total"] is run.columns["trajectories_total"]  # what was paid stays
 
 
 @pytest.mark.parametrize(
