@@ -100,6 +100,7 @@ def runs_of(task: str, condition: str, method: str) -> tuple[Stored, ...]:
 
 
 def mean_at(runs: tuple[Stored, ...], mark: float) -> int:
+    assert runs, "nothing is stored"
     values = returns_at(runs, np.array([mark]))[:, 0]
     assert np.isfinite(values).all(), f"{runs[0].config.task}: not every stored run is {mark:.0f} trajectories long"
     return round(float(values.mean()))
