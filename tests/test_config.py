@@ -214,7 +214,7 @@ def test_the_limits_themselves_are_allowed():
     assert make_config(agents=10, byzantine=4, aggregator="mean", alpha=0.0).byzantine == 4
     assert make_config(minibatch=12, batch=(12, 12)).minibatch == 12
     assert make_config(discount=1, horizon=1, sigma="auto", ratio_bound=math.inf, attack_start=1).discount == 1
-    assert make_config(importance="decision", estimator="gpomdp").importance == "decision"
+    assert make_config(algorithm="fedpg-br", importance="decision", estimator="gpomdp").importance == "decision"
 
 
 def test_a_config_cannot_be_changed():
@@ -348,6 +348,24 @@ def test_a_step_size_that_the_algorithm_does_not_use_is_refused(algorithm: str, 
         make_config(algorithm=algorithm, **setting)
     made = make_algorithm(algorithm, [f"{STEPS_BY[algorithm]}=0.05"])  # what is recommended exists
     assert made != make_algorithm(algorithm)
+
+
+@pytest.mark.parametrize("setting", [{"importance": "trajectory"}, {"ratio_bound": 0.1}], ids=str)
+def test_importance_weights_are_refused_where_natural_steps_would_not_use_them(setting: dict[str, Any]):
+    (name,) = setting
+    with pytest.raises(ConfigError, match=f"{name} has no meaning for algorithm 'natural'"):
+        make_config(**setting)
+    assert getattr(make_config(algorithm="res-nharpg", **setting), name) == setting[name]
+    for preset in ("paper", "released"):  # what a preset sets is no wish of the user's
+        assert make_config(preset=preset, algorithm="natural").preset == preset
+
+
+def test_a_trace_is_refused_where_no_advantages_are_estimated():
+    assert make_config(trace=0.5).trace == 0.5
+    assert make_config(estimator="gpomdp").estimator == "gpomdp"  # the preset's trace is no wish of the user's
+    for given in ({"estimator": "gpomdp"}, {"algorithm": "fedpg-br"}):
+        with pytest.raises(ConfigError, match="trace is a setting of the estimator 'advantage'"):
+            make_config(trace=0.5, **given)
 
 
 def test_the_tables_sigma_is_with_the_papers_filter_only():
