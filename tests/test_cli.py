@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import tyro
 from PIL import Image
 from rich.console import Console
 
@@ -16,6 +17,7 @@ import fedpg
 from fedpg import ConfigError, Problem, train_seeds
 from fedpg.cli import COMMANDS, main
 from fedpg.cli.arguments import parse_seeds
+from fedpg.cli.train import Train, train_defaults
 from fedpg.training.progress import Live
 
 Capture = pytest.CaptureFixture[str]
@@ -160,6 +162,16 @@ def test_other_seeds_are_refused(text: str):
 
 
 # --- train
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["--preset paper --estimator advantage", "--algorithm fedpg-br --estimator=standardised", "--estimator gpomdp"],
+)
+def test_what_an_estimator_decides_is_the_same_on_the_command_line_and_in_python(words: str):
+    given = dict(pair.split() for pair in words.replace("=", " ").split("--")[1:])
+    parsed = tyro.cli(Train, args=words.split(), default=train_defaults(words.split()))
+    assert parsed.config == fedpg.make_config(**given)
 
 
 def test_a_run_leaves_its_files_and_plain_lines(options: list[str], tmp_path: Path, capsys: Capture):

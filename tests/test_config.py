@@ -11,8 +11,10 @@ import pytest
 
 import fedpg
 from fedpg import Aggregator, Attack, Config, ConfigError, make_config, make_problem
-from fedpg.algorithms import make_algorithm
+from fedpg.algorithms import ALGORITHMS, make_algorithm
 from fedpg.config import STEPS_BY, from_json, most_rounds, refuse_idle_attack, to_json
+from fedpg.server import Server
+from fedpg.training.rounds import paper_count
 
 NAN = math.nan
 
@@ -212,7 +214,7 @@ def test_the_limits_themselves_are_allowed():
     assert make_config(agents=10, byzantine=4, aggregator="mean", alpha=0.0).byzantine == 4
     assert make_config(minibatch=12, batch=(12, 12)).minibatch == 12
     assert make_config(discount=1, horizon=1, sigma="auto", ratio_bound=math.inf, attack_start=1).discount == 1
-    assert make_config(importance="decision", estimator="gpomdp").importance == "decision"
+    assert make_config(algorithm="fedpg-br", importance="decision", estimator="gpomdp").importance == "decision"
 
 
 def test_a_config_cannot_be_changed():
@@ -348,6 +350,24 @@ def test_a_step_size_that_the_algorithm_does_not_use_is_refused(algorithm: str, 
     assert made != make_algorithm(algorithm)
 
 
+@pytest.mark.parametrize("setting", [{"importance": "trajectory"}, {"ratio_bound": 0.1}], ids=str)
+def test_importance_weights_are_refused_where_natural_steps_would_not_use_them(setting: dict[str, Any]):
+    (name,) = setting
+    with pytest.raises(ConfigError, match=f"{name} has no meaning for algorithm 'natural'"):
+        make_config(**setting)
+    assert getattr(make_config(algorithm="res-nharpg", **setting), name) == setting[name]
+    for preset in ("paper", "released"):  # what a preset sets is no wish of the user's
+        assert make_config(preset=preset, algorithm="natural").preset == preset
+
+
+def test_a_trace_is_refused_where_no_advantages_are_estimated():
+    assert make_config(trace=0.5).trace == 0.5
+    assert make_config(estimator="gpomdp").estimator == "gpomdp"  # the preset's trace is no wish of the user's
+    for given in ({"estimator": "gpomdp"}, {"algorithm": "fedpg-br"}):
+        with pytest.raises(ConfigError, match="trace is a setting of the estimator 'advantage'"):
+            make_config(trace=0.5, **given)
+
+
 def test_the_tables_sigma_is_with_the_papers_filter_only():
     lander = "LunarLander-v3"
     without = make_config(lander, algorithm="fedpg-br", aggregator="fedpg")
@@ -384,11 +404,16 @@ def test_what_the_user_gives_wins_over_the_preset():
 @pytest.mark.parametrize(
     ("settings", "rounds"),
     [
-        ({"agents": 1, "aggregator": "mean"}, 20),
-        ({"agents": 3}, 20),  # the server samples as many as an agent
+        ({"agents": 1, "aggregator": "mean"}, 8),  # 5 of the agent's, 9 of the server's
+        ({"agents": 3}, 17),  # the server samples as many as an agent at the most: a round counts (5 * 3 + 9) / 4
         ({"agents": 3, "algorithm": "fedpg-br"}, 25),  # it may sample none: a round counts 4, the nearest to 5 * 3 / 4
         ({"agents": 3, "algorithm": "gpomdp", "batch": (1, 9), "minibatch": 1}, 100),
         ({"agents": 3, "algorithm": "byzpg", "minibatch": 2}, 50),
+        ({"agents": 3, "algorithm": "res-nharpg"}, 13),  # two batches of 5, the nearest to 10 * 3 / 4
+        ({"agents": 3, "algorithm": "fedsvrpg-m"}, 13),
+        ({"agents": 3, "algorithm": "fedsvrpg-m", "algorithm_options": ("rate=1", "steps=10")}, 3),  # 38
+        ({"agents": 1, "algorithm": "fedsvrpg-m", "algorithm_options": ("steps=4",), "aggregator": "mean"}, 5),
+        ({"agents": 3, "algorithm": "fedsvrpg-m", "algorithm_options": ("steps=many",)}, 25),  # refused elsewhere
     ],
 )
 def test_an_attack_that_starts_after_the_last_round_is_refused(settings: dict[str, Any], rounds: int):
@@ -400,3 +425,17 @@ def test_an_attack_that_starts_after_the_last_round_is_refused(settings: dict[st
         with pytest.raises(ConfigError, match=rf"attack_start = {rounds + 1} is after .* {rounds} rounds at the most"):
             refuse_idle_attack(late)
         refuse_idle_attack(dataclasses.replace(late, attack_start=rounds))
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "options"),
+    [*((name, ()) for name in ALGORITHMS), ("fedsvrpg-m", ("steps=7",)), ("fedsvrpg-m", ("rate=1", "steps=1"))],
+)
+def test_rounds_are_reckoned_with_as_many_batches_as_the_algorithm_samples(algorithm: str, options: tuple[str, ...]):
+    """And with the trajectories of the server that are counted in every round."""
+    given: dict[str, Any] = {"batch": (5, 9), "minibatch": 5, "trajectories": 1000}
+    config = make_config(algorithm=algorithm, algorithm_options=options, aggregator="mean", **given)
+    problem = make_problem(config)
+    own = Server(problem).own_count if problem.algorithm.needs else 0
+    counted = paper_count(config.agents, problem.algorithm.batches * 5, own)
+    assert most_rounds(config) == math.ceil(1000 / counted)

@@ -280,6 +280,30 @@ def test_rounds_that_tell_nothing_of_the_signal_leave_it_as_it_was():
     assert float(step(policy, 0.35, theta, noise(1), np.float32(np.nan), own, last)[1].signal) == pytest.approx(0.4)
 
 
+def test_however_little_signal_is_found_there_is_a_step():
+    """Where few agents are rewarded at first, most go along with nobody: without a least share it would end there."""
+    policy = POLICIES["categorical"]
+    theta, own = first_of(policy), Own(check=noise(1), states=OBSERVATIONS)
+    for before in (0.02, -5.0):
+        last = start(policy.size, signal=before, mean=noise(0), noise=0.05)
+        _, stride = step(policy, 0.35, theta, noise(1), np.float32(-1.0), own, last)
+        assert float(stride.signal) == pytest.approx(0.02)
+        assert size_of(stride.move) > 0
+
+
+def test_the_rate_that_is_remembered_falls_to_a_quarter_at_the_most():
+    """After a round in which steps had to be short, it is not long before they may be longer again."""
+    policy = POLICIES["categorical"]
+    theta = first_of(policy)
+    mu = np.asarray(curved(policy, theta, noise(1)))  # as gradients are, so that nothing is halved
+    own = Own(check=mu, states=OBSERVATIONS)
+    usual = float(step(policy, 0.35, theta, mu, ALL, own, start(policy.size))[1].rate)
+    for before, after in ((40 * usual, 10 * usual), (2 * usual, usual)):
+        last = start(policy.size, rate=before, mean=mu)
+        found = float(step(policy, 0.35, theta, mu, ALL, own, last)[1].rate)
+        assert found == pytest.approx(after, rel=1e-3)
+
+
 def test_one_very_large_aggregate_does_not_stop_the_steps_after_it():
     policy = POLICIES["categorical"]
     mu = drawn(0, policy.size)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import probes
-from fedpg.estimators import make_estimator, weighted_score
+from fedpg.estimators import gradient, make_estimator, weighted_score
 from fedpg.trajectories import Trajectories
 from fedpg.values import RIDGE, solve
 from fedpg.values import advantages as by_operations
@@ -87,6 +87,22 @@ def test_they_are_those_of_the_definition(lengths: tuple[int, ...], trace: float
     episodes = some_episodes(lengths)
     found = advantages(layout(episodes), 0.9, trace)
     np.testing.assert_allclose(found, by_hand(episodes, 0.9, trace), rtol=2e-3, atol=2e-4)
+
+
+def test_their_gradient_is_divided_by_the_time_steps_of_the_batch():
+    lengths, policy = (6, 0, 5, 3), probes.tiny_policy()
+    episodes = some_episodes(lengths)
+    estimator, params = make_estimator("advantage", 0.9, trace=0.7), policy.unravel(probes.two_parameters(policy)[0])
+    score = jax.jit(lambda observation, action: policy.ravel(jax.grad(policy.log_prob)(params, observation, action)))
+    weights = by_hand(episodes, 0.9, 0.7)
+    total = sum(
+        weights[t, i] * np.asarray(score(episodes.observations[:, t, i], episodes.actions[t, i]))
+        for i, n in enumerate(lengths)
+        for t in range(n)
+    )
+    found = jax.jit(lambda batch: gradient(estimator, policy, params, batch))(episodes)
+    assert np.abs(total).max() > 0.1
+    np.testing.assert_allclose(found, total / sum(lengths), rtol=2e-3, atol=2e-4)
 
 
 @pytest.mark.slow

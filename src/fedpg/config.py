@@ -1,5 +1,6 @@
 """Settings: one frozen record, checked once."""
 
+import contextlib
 import dataclasses
 import math
 from collections.abc import Iterable
@@ -298,10 +299,19 @@ def refuse_late_attack(config: Config) -> None:
 def most_rounds(config: Config) -> int:
     """No run has more, however small its batches are drawn."""
     large = config.algorithm in BUILT_IN and config.algorithm != "byzpg"  # others may ask for b trajectories
-    batch = config.batch[0] if large else min(config.batch[0], config.minibatch)
-    k, servers = config.agents, config.batch[0] if config.algorithm == "natural" else 0  # at the least
-    counted = batch if k == 1 else max(1, round((batch * k + servers) / (k + 1)))  # as the paper does: all of them
+    batch = _batches(config) * (config.batch[0] if large else min(config.batch[0], config.minibatch))
+    k, own = config.agents, max(config.batch[1], 2) if config.algorithm == "natural" else 0  # at the least
+    counted = batch + own if k == 1 else max(1, round((batch * k + own) / (k + 1)))  # as the paper does: all of them
     return -(-config.trajectories // counted)
+
+
+def _batches(config: Config) -> int:
+    """How many every agent samples in a round, before there is an `Algorithm` to ask; at the least, of a user's own."""
+    if config.algorithm == "fedsvrpg-m":
+        steps = [option.removeprefix("steps=") for option in config.algorithm_options if option.startswith("steps=")]
+        with contextlib.suppress(ValueError):  # what is no number is refused where the algorithm is made
+            return max(1, int(steps[0])) if steps else 2
+    return 2 if config.algorithm == "res-nharpg" else 1
 
 
 def of_compass(aggregator: str) -> bool:

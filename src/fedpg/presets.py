@@ -181,14 +181,27 @@ def refuse_idle(config: Config) -> None:
             f"{given[0]} is a setting of the paper's filter, and the aggregator is {config.aggregator}: "
             "add --aggregator fedpg"
         )
+    usual = defaults(config.task, config.preset, config.algorithm)
+    changed = [n for n in Config.__dataclass_fields__ if getattr(config, n) != getattr(usual, n)]
     if config.algorithm in STEPS_BY:
-        usual = defaults(config.task, config.preset, config.algorithm)
         for name in ("learning_rate", "optimizer"):
-            if getattr(config, name) != getattr(usual, name):
+            if name in changed:
                 raise ConfigError(
                     f"{name} has no meaning for algorithm {config.algorithm!r}, which chooses the length of its steps "
                     f"itself: set {STEPS_BY[config.algorithm]} by algorithm_options, or choose another algorithm"
                 )
+    if config.algorithm == "natural":
+        for name in ("importance", "ratio_bound"):
+            if name in changed:
+                raise ConfigError(
+                    f"{name} has no meaning for algorithm 'natural', which has no importance weights: leave it out, or "
+                    "choose another algorithm"
+                )
+    if config.estimator != "advantage" and "trace" in changed:
+        raise ConfigError(
+            f"trace is a setting of the estimator 'advantage', and the estimator is {config.estimator!r}: leave it "
+            "out, or set estimator to 'advantage'"
+        )
 
 
 def defaults(

@@ -21,16 +21,16 @@ from fedpg.problem import Algorithm, Federation, Memory, Outcome, Problem, State
 from fedpg.server import Server
 
 SHORTEST, LONGEST = 1e-3, 0.1
-"""Of all steps, as KL divergences, before noise and doubt shorten them."""
+"""Of the KL divergences that steps aim at, before the rate, noise and doubt shorten them."""
 GAIN, LONGER = 1.0, 1.4
 SHORTER = 1 / LONGER
-"""How fast divergences follow the slopes, and by which factors they change from step to step at the most: as fast down
-as up, or noise would make steps shorter and shorter."""
+"""How fast the divergences that steps aim at follow the slopes, and by which factors they change from step to step at
+the most: as fast down as up, or noise would make steps shorter and shorter."""
 FASTER, SLOWER = 1.5, 4.0
 """The rate, how many times F^-1 m a move is, grows and falls by these factors from step to step at the most; and an
 aggregate is no more than `SLOWER` times as long as the average of those before."""
 TOO_FAR = 1.5
-"""A step whose divergence is so many times that of the quadratic model is halved until it is not."""
+"""A step whose divergence is so many times the one that it aims at is halved until it is not."""
 NEW = 0.1
 """The weight of a new round in the averages of the signal and of what the server finds; and in that of the
 aggregates, at the least."""

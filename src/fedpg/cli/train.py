@@ -7,7 +7,7 @@ import sys
 import threading
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args, get_type_hints
 
 import tyro
 
@@ -53,6 +53,7 @@ def train_defaults(arguments: list[str]) -> Train:
     first.add_argument("--preset")
     first.add_argument("--algorithm")
     first.add_argument("--aggregator")
+    first.add_argument("--estimator", choices=get_args(get_type_hints(Config)["estimator"]))
     first.add_argument("--agents")
     first.add_argument("--attack")
     first.add_argument("--byzantine", default="0")
@@ -69,7 +70,7 @@ def train_defaults(arguments: list[str]) -> Train:
             return Train(found[0][0], seeds=",".join(str(seed) for _, seed in found))
     if chosen.attack and chosen.byzantine == "0":
         raise ConfigError("attack is given, but no agent is Byzantine: say how many with byzantine")
-    given: dict[str, Any] = {"aggregator": chosen.aggregator} if chosen.aggregator else {}
+    given: dict[str, Any] = {n: getattr(chosen, n) for n in ("aggregator", "estimator") if getattr(chosen, n)}
     if chosen.agents == "1":  # which has nobody to be compared with
         given["agents"] = 1
     return Train(defaults(chosen.task, chosen.preset, chosen.algorithm, **given))
