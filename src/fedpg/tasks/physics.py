@@ -1,9 +1,11 @@
 """Which values a task's parameters may have: numbers of the right kind, size and sign."""
 
+import contextlib
 import inspect
 import numbers
+import re
 import reprlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any
 
 import gymnasium
@@ -11,7 +13,6 @@ import numpy as np
 from gymnasium.envs.registration import load_env_creator
 
 from fedpg.errors import ConfigError
-from fedpg.pieces import import_object
 from fedpg.tasks.registry import OFFSET
 from fedpg.tasks.task import Task
 
@@ -47,7 +48,7 @@ def wanted_of(task: Task, name: str, value: Any) -> str:
     if name == OFFSET:
         return _wanted_offset(task, value)
     if not _is_number(value):
-        return "a number" if name in task.nominal else ""
+        return "a number" if name in numbers_of(task) else ""
     if not holds(value):
         return f"a number that float32 can hold, up to {LARGEST:.2g}"
     if name in whole_numbers(task) and value != int(value):
@@ -78,28 +79,51 @@ def holds(value: float) -> bool:
     return abs(value) <= LARGEST
 
 
+def numbers_of(task: Task) -> dict[str, float]:
+    """What may differ by numbers, as it is if nobody says otherwise: not what may as well be a text."""
+    makers = arguments_of(task)
+    return {
+        n: x for n, x in task.nominal.items() if not any(n in takes and "str" in _types(takes[n]) for takes in makers)
+    }
+
+
 def whole_numbers(task: Task) -> set[str]:
-    """The parameters that are annotated as `int`; a nominal 1 alone may stand for 1.0."""
-    takes = arguments_of(task) or {}
-    return {n for n, value in task.nominal.items() if type(value) is int and n in takes and _whole(takes[n])}
+    """The parameters that are annotated as `int` and not as `float` too; a nominal 1 alone may stand for 1.0."""
+    makers, known = arguments_of(task), {n for n, value in task.nominal.items() if type(value) is int}
+    return {n for n in known if any(n in takes and _whole(_types(takes[n])) for takes in makers)}
 
 
-def _whole(argument: inspect.Parameter) -> bool:
-    return argument.annotation in (int, "int")
+def _whole(types: Set[str]) -> bool:
+    return "int" in types and "float" not in types
+
+
+def _types(argument: inspect.Parameter) -> set[str]:
+    """The names in an annotation, which may be a text itself."""
+    said = argument.annotation
+    return set(re.findall(r"\w+", said if isinstance(said, str) else inspect.formatannotation(said)))
 
 
 def takes_argument(task: Task, name: str) -> bool:
-    """Whether what makes the task's environments is known to take an argument."""
-    takes = arguments_of(task) or {}
-    return name in takes or any(one.kind is one.VAR_KEYWORD for one in takes.values())
+    """Whether what makes the task's environments, or those of one agent, is known to take an argument."""
+    return any(
+        name in takes or any(one.kind is one.VAR_KEYWORD for one in takes.values()) for takes in arguments_of(task)
+    )
 
 
-def arguments_of(task: Task) -> Mapping[str, inspect.Parameter] | None:
-    """The arguments of what makes a task's environments; None if that has no name, or does not say."""
+def arguments_of(task: Task) -> list[Mapping[str, inspect.Parameter]]:
+    """The arguments of what makes a task's environments, of each factory of several; those of who says it."""
+    found: list[Mapping[str, inspect.Parameter]] = []
+    for maker in _makers(task):
+        with contextlib.suppress(TypeError, ValueError):  # of something built in
+            found.append(inspect.signature(maker).parameters)
+    return found
+
+
+def _makers(task: Task) -> list[Callable[..., Any]]:
+    """What makes a task's environments: what is registered, or the factory of a user, or one for each agent."""
     spec = gymnasium.registry.get(task.id)
-    try:
-        if spec is not None and spec.entry_point:
-            return inspect.signature(load_env_creator(str(spec.entry_point))).parameters
-        return inspect.signature(import_object("task", task.id)).parameters if ":" in task.id else None
-    except (ConfigError, TypeError, ValueError):  # of something built in, or of several factories
-        return None
+    if spec is not None:
+        return [load_env_creator(str(spec.entry_point))] if spec.entry_point else []
+    # Of a task that was made of a factory only what varies it knows the factory.
+    known = inspect.getclosurevars(task.vary).nonlocals if inspect.isfunction(task.vary) else {}
+    return list(filter(callable, [known.get("factory"), *task.varied.get("factory", ())]))
