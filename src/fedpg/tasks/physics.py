@@ -13,6 +13,7 @@ import numpy as np
 from gymnasium.envs.registration import load_env_creator
 
 from fedpg.errors import ConfigError
+from fedpg.tasks.models import unfit
 from fedpg.tasks.registry import OFFSET
 from fedpg.tasks.task import Task
 
@@ -55,7 +56,7 @@ def wanted_of(task: Task, name: str, value: Any) -> str:
         return "a whole number"
     nominal, may_vanish = task.nominal.get(name), name.endswith(MAY_VANISH)
     if not nominal or (value if nominal > 0 else -value) >= (0 if may_vanish else SMALLEST):
-        return ""
+        return unfit(task.id, name, value)
     if may_vanish:
         return "at least 0" if nominal > 0 else "at most 0"
     return "more than 0" if nominal > 0 else "less than 0"
