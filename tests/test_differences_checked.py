@@ -211,6 +211,55 @@ def test_what_is_0_by_default_may_be_given_or_left_as_it_is():
     assert min(differences(LEVER, ["tilt=-1:1"], 20, 0).agents["tilt"]) < 0
 
 
+# Names in Python
+
+
+UNKNOWN = [
+    ("HalfCheetah-v5", "frictoin", ["no parameter 'frictoin'", "friction", "frame_skip"]),
+    ("HalfCheetah-v5", "density", ["no parameter 'density'", "density for mass"]),
+    ("HalfCheetah-v5", "num_envs", ["no parameter 'num_envs'", "friction"]),
+    ("HalfCheetah-v5", "seed", ["no parameter 'seed'"]),
+    ("LunarLander-v3", "wind", ["no parameter 'wind'", "wind for wind_power"]),
+    (lever, "teeht", ["lever has no parameter 'teeht'", "it has arm, teeth, tilt"]),
+    (LEVERS, "teeht", ["has no parameter 'teeht'", "it has arm, teeth, tilt"]),
+]
+
+
+@pytest.mark.simulators
+@pytest.mark.parametrize(("task", "name", "message"), UNKNOWN, ids=[name for _, name, _ in UNKNOWN])
+def test_an_unknown_name_in_python_is_answered_with_those_there_are(task: Any, name: str, message: list[str]):
+    with pytest.raises(ConfigError) as refused:
+        make_problem(make_config(agents=2), make_task(task), parameters={name: [1, 2]})
+    assert [part for part in message if part not in str(refused.value)] == []
+
+
+def anything(**settings: Any) -> gymnasium.Env[Any, Any]:
+    """A task that does not say what it takes."""
+    return gymnasium.make("CartPole-v1")
+
+
+class Anything(gymnasium.wrappers.TimeLimit):
+    """One that is a class, and one of Gymnasium's above it, which takes less."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(gymnasium.make("CartPole-v1"), 10)
+
+
+GOOD = [
+    ("HalfCheetah-v5", {"xml_file": ["a.xml"] * 2, "width": [480] * 2, "max_episode_steps": [9, 10]}),
+    ("HalfCheetah-v5", {"post_constraint": [True, False], "action_offset": [(0.0,) * 6] * 2}),
+    ("LunarLander-v3", {"enable_wind": [True, False], "factory": [lever, lever]}),
+    (anything, {"whatever": ["it", "is"]}),
+    (Anything, {"whatever": ["it", "is"]}),
+]
+
+
+@pytest.mark.simulators
+@pytest.mark.parametrize(("task", "parameters"), GOOD, ids=[" ".join(given) for _, given in GOOD])
+def test_what_a_task_takes_beside_its_numbers_is_not_refused(task: Any, parameters: dict[str, list[Any]]):
+    check_physics(make_task(task), parameters)
+
+
 # Wind
 
 

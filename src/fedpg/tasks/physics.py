@@ -17,10 +17,26 @@ from fedpg.tasks.models import unfit
 from fedpg.tasks.registry import OFFSET
 from fedpg.tasks.task import Task
 
+ALIASES = {
+    "length": "half_length",
+    "masscart": "mass_cart",
+    "masspole": "mass_pole",
+    "force_mag": "force",
+    "density": "mass",
+    "wind": "wind_power",
+    "turbulence": "turbulence_power",
+    "gravity": "g",
+}
+"""What else people call a parameter, where a task has none of that name."""
 MAY_VANISH = ("wind_power", "turbulence_power", "_weight", "_scale", "_reward", "_cost")
 """How names end of what may be 0 as well: winds, and what a reward is made of."""
 SMALLEST, LARGEST = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)
 """Compiled tasks compute in float32."""
+MACHINERY = {
+    *("num_envs", "batch_size", "num_threads", "max_num_players", "thread_affinity_offset", "base_path"),
+    *("seed", "env_seed", "gym_reset_return_info"),
+}
+"""What EnvPool takes for a pool, and not for a task."""
 
 
 def plain(value: Any) -> Any:
@@ -33,8 +49,11 @@ def plain(value: Any) -> Any:
 
 
 def check_physics(task: Task, parameters: Mapping[str, Sequence[Any]]) -> None:
-    """Refuse what is no number where one belongs, and numbers that break the physics."""
+    """Refuse what the task does not have, what is no number where one belongs, and numbers that break the physics."""
+    known = _keywords(task)
     for name, values in parameters.items():
+        if known is not None and name not in known:
+            raise no_parameter(task, name)
         for agent, value in enumerate(map(plain, values)):
             if wanted := wanted_of(task, name, value):
                 text = f"{value:g}" if isinstance(value, float) else reprlib.repr(value)
@@ -80,6 +99,14 @@ def holds(value: float) -> bool:
     return abs(value) <= LARGEST
 
 
+def no_parameter(task: Task, name: str) -> ConfigError:
+    """The error for a name that nothing of a task has, with those that something has."""
+    known = numbers_of(task)
+    have = f"it has {', '.join(known)}" if known else "it has none that are numbers"
+    near = ", ".join(f"{a} for {n}" for a, n in ALIASES.items() if n in known and a not in known)
+    return ConfigError(f"vary: {task.id} has no parameter {name!r}: {have}{f' ({near})' if near else ''}")
+
+
 def numbers_of(task: Task) -> dict[str, float]:
     """What may differ by numbers, as it is if nobody says otherwise: not what may as well be a text."""
     makers = arguments_of(task)
@@ -118,6 +145,42 @@ def arguments_of(task: Task) -> list[Mapping[str, inspect.Parameter]]:
         with contextlib.suppress(TypeError, ValueError):  # of something built in
             found.append(inspect.signature(maker).parameters)
     return found
+
+
+def _keywords(task: Task) -> set[str] | None:
+    """All that can be given to a task outside JAX; None if that cannot be told: one in JAX says so itself."""
+    makers = _makers(task)
+    if not task.simulator or not makers:
+        return None
+    names = {*task.nominal, OFFSET, "factory"}
+    if task.id in gymnasium.registry:
+        names |= inspect.signature(gymnasium.make).parameters.keys()
+    if task.simulator.startswith("EnvPool"):
+        import envpool
+
+        names |= {*envpool.make_spec(task.id)._config_keys} - MACHINERY
+    for maker in makers:
+        taken = _taken(maker)
+        if taken is None:
+            return None
+        names |= taken
+    return names
+
+
+def _taken(maker: Callable[..., Any]) -> set[str] | None:
+    """The keyword arguments of what makes environments; None if it may take any."""
+    # Of Gymnasium's own classes one passes what it does not know on to the next.
+    own = isinstance(maker, type) and maker.__module__.startswith("gymnasium.")
+    names: set[str] = set()
+    for one in getattr(maker, "__mro__", ()) if own else (maker,):
+        try:
+            takes = inspect.signature(one).parameters
+        except (TypeError, ValueError):  # of something built in
+            return None
+        names |= takes.keys()
+        if all(argument.kind is not argument.VAR_KEYWORD for argument in takes.values()):
+            return names
+    return None
 
 
 def _makers(task: Task) -> list[Callable[..., Any]]:
