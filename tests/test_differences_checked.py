@@ -1,5 +1,6 @@
 """Agents that differ: words and functions that cannot be meant are refused, and what is drawn is what was meant."""
 
+import functools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 from fedpg import ConfigError, make_config, make_problem, make_task
 from fedpg.arena.players import own_words
 from fedpg.tasks import RoundKeys
-from fedpg.tasks.differences import differences
+from fedpg.tasks.differences import check_physics, differences
 from fedpg.tasks.task import SERVER
 from fedpg.training.each import FILE, measure
 from probes import episodes, keys_of, play, policy_for
@@ -46,7 +47,14 @@ def turbine(wind_power: float = 8.0) -> gymnasium.Env[Any, Any]:
     return gymnasium.make("CartPole-v1")
 
 
+def windy(wind_power: float = 8.0, enable_wind: bool = False) -> gymnasium.Env[Any, Any]:
+    """A task in which wind blows where it is switched on."""
+    return gymnasium.make("CartPole-v1")
+
+
 LEVER = make_task(f"{__name__}:lever")
+LEVERS = [functools.partial(lever, tilt=1.0), lever]
+WINDY = [turbine, windy]
 
 
 # What is drawn
@@ -78,6 +86,33 @@ def test_a_whole_number_is_one_by_its_annotation_and_not_by_how_its_default_is_w
     assert len(set(arms["arm"])) == 50
     assert {type(teeth) for teeth in arms["teeth"]} == {int}
     assert differences(LEVER, ["arm=0.5,1,2"], 3, 0).agents == {"arm": [0.5, 1.0, 2.0]}
+
+
+@pytest.mark.parametrize("task", [lever, LEVERS, f"{__name__}:LEVERS"], ids=["passed", "list", "list by name"])
+def test_a_whole_number_is_one_however_the_task_is_given(task: Any):
+    found = differences(make_task(task), ["arm=0.5", "teeth=0.5"], 2, 0).agents
+    assert found == differences(LEVER, ["arm=0.5", "teeth=0.5"], 2, 0).agents
+    assert {type(teeth) for teeth in found["teeth"]} == {int}
+
+
+def geared(
+    teeth: int | None = 12, ratio: int | float = 2, wheel: "int | str" = 1, axle: int | str = 3
+) -> gymnasium.Env[Any, Any]:
+    """A task whose whole numbers may be something else instead."""
+    return gymnasium.make("CartPole-v1")
+
+
+def test_of_several_types_a_whole_number_is_whole_and_what_may_be_a_text_is_not_drawn():
+    task = make_task(geared)
+    found = differences(task, ["teeth=0.5", "ratio=0.5"], 20, 0).agents
+    assert {type(teeth) for teeth in found["teeth"]} == {int}
+    assert len(set(found["ratio"])) == 20
+    for name in ("wheel", "axle"):
+        with pytest.raises(ConfigError, match=f"has no parameter '{name}': it has teeth, ratio$"):
+            differences(task, [f"{name}=0.5"], 2, 0)
+    check_physics(task, {"axle": [1, "left"]})
+    with pytest.raises(ConfigError, match=r"axle of geared must be a whole number, not 1\.5"):
+        check_physics(task, {"axle": [1.5, "left"]})
 
 
 # What a function returns
@@ -176,6 +211,55 @@ def test_what_is_0_by_default_may_be_given_or_left_as_it_is():
     assert min(differences(LEVER, ["tilt=-1:1"], 20, 0).agents["tilt"]) < 0
 
 
+# Names in Python
+
+
+UNKNOWN = [
+    ("HalfCheetah-v5", "frictoin", ["no parameter 'frictoin'", "friction", "frame_skip"]),
+    ("HalfCheetah-v5", "density", ["no parameter 'density'", "density for mass"]),
+    ("HalfCheetah-v5", "num_envs", ["no parameter 'num_envs'", "friction"]),
+    ("HalfCheetah-v5", "seed", ["no parameter 'seed'"]),
+    ("LunarLander-v3", "wind", ["no parameter 'wind'", "wind for wind_power"]),
+    (lever, "teeht", ["lever has no parameter 'teeht'", "it has arm, teeth, tilt"]),
+    (LEVERS, "teeht", ["has no parameter 'teeht'", "it has arm, teeth, tilt"]),
+]
+
+
+@pytest.mark.simulators
+@pytest.mark.parametrize(("task", "name", "message"), UNKNOWN, ids=[name for _, name, _ in UNKNOWN])
+def test_an_unknown_name_in_python_is_answered_with_those_there_are(task: Any, name: str, message: list[str]):
+    with pytest.raises(ConfigError) as refused:
+        make_problem(make_config(agents=2), make_task(task), parameters={name: [1, 2]})
+    assert [part for part in message if part not in str(refused.value)] == []
+
+
+def anything(**settings: Any) -> gymnasium.Env[Any, Any]:
+    """A task that does not say what it takes."""
+    return gymnasium.make("CartPole-v1")
+
+
+class Anything(gymnasium.wrappers.TimeLimit):
+    """One that is a class, and one of Gymnasium's above it, which takes less."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(gymnasium.make("CartPole-v1"), 10)
+
+
+GOOD = [
+    ("HalfCheetah-v5", {"xml_file": ["a.xml"] * 2, "width": [480] * 2, "max_episode_steps": [9, 10]}),
+    ("HalfCheetah-v5", {"post_constraint": [True, False], "action_offset": [(0.0,) * 6] * 2}),
+    ("LunarLander-v3", {"enable_wind": [True, False], "factory": [lever, lever]}),
+    (anything, {"whatever": ["it", "is"]}),
+    (Anything, {"whatever": ["it", "is"]}),
+]
+
+
+@pytest.mark.simulators
+@pytest.mark.parametrize(("task", "parameters"), GOOD, ids=[" ".join(given) for _, given in GOOD])
+def test_what_a_task_takes_beside_its_numbers_is_not_refused(task: Any, parameters: dict[str, list[Any]]):
+    check_physics(make_task(task), parameters)
+
+
 # Wind
 
 
@@ -219,3 +303,10 @@ def test_a_task_of_ones_own_in_which_wind_always_blows_needs_no_switch():
     for task in (f"{__name__}:turbine", turbine):
         found = differences(make_task(task), ["wind=1:3"], 2, 0)
         assert (found.agents.keys(), found.server) == ({"wind_power"}, {})
+
+
+@pytest.mark.parametrize("task", [windy, WINDY, f"{__name__}:windy", f"{__name__}:WINDY"])
+def test_a_task_of_ones_own_in_which_wind_is_switched_on_has_it_however_it_is_given(task: Any):
+    found = differences(make_task(task), ["wind=1:3"], 2, 0)
+    assert found.agents["enable_wind"] == [True, True]
+    assert found.server == {"enable_wind": True, "wind_power": 2.0}

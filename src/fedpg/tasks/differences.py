@@ -20,22 +20,20 @@ import numpy as np
 
 from fedpg.errors import ConfigError, unknown
 from fedpg.pieces import import_object
+from fedpg.tasks.physics import (
+    ALIASES,
+    holds,
+    no_parameter,
+    numbers_of,
+    plain,
+    takes_argument,
+    wanted_of,
+    whole_numbers,
+)
 from fedpg.tasks.physics import check_physics as check_physics
-from fedpg.tasks.physics import holds, plain, takes_argument, wanted_of, whole_numbers
 from fedpg.tasks.registry import OFFSET
 from fedpg.tasks.task import Task
 
-ALIASES = {
-    "length": "half_length",
-    "masscart": "mass_cart",
-    "masspole": "mass_pole",
-    "force_mag": "force",
-    "density": "mass",
-    "wind": "wind_power",
-    "turbulence": "turbulence_power",
-    "gravity": "g",
-}
-"""What else people call a parameter, where a task has none of that name."""
 WINDS, SWITCH = ("wind_power", "turbulence_power"), "enable_wind"
 """Of Gymnasium's lander: how hard it blows, and that it blows at all."""
 
@@ -126,12 +124,11 @@ def _given(task: Task, word: str, agents: int, seed: int, unseen: int) -> Iterat
 
 
 def _name(task: Task, name: str) -> str:
-    if name not in task.nominal and ALIASES.get(name) in task.nominal:
+    known = numbers_of(task)
+    if name not in known and ALIASES.get(name) in known:
         return ALIASES[name]
-    if name not in task.nominal:
-        have = f"it has {', '.join(task.nominal)}" if task.nominal else "it has none that are numbers"
-        near = ", ".join(f"{a} for {n}" for a, n in ALIASES.items() if n in task.nominal and a not in task.nominal)
-        raise ConfigError(f"vary: {task.id} has no parameter {name!r}: {have}{f' ({near})' if near else ''}")
+    if name not in known:
+        raise no_parameter(task, name)
     return name
 
 

@@ -1,5 +1,6 @@
 """MuJoCo's models with other physics: another gravity, heavier, more slippery, with longer limbs."""
 
+import copy
 import functools
 import hashlib
 import inspect
@@ -11,19 +12,26 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
+import numpy as np
 from gymnasium.envs.registration import load_env_creator
+
+from fedpg.errors import ConfigError
 
 FACTORS = ("gravity", "friction", "mass")
 """Of the whole model, as multiples of what it has. Other parameters are half-lengths of its capsules, by name."""
 FRICTION, GRAVITY, DENSITY = "1 0.005 0.0001", "0 0 -9.81", "1000"
 """MuJoCo's own defaults, where a model says nothing."""
+FAR = 1000
+"""So many times larger or smaller than it is, a number may be: far beyond, MuJoCo's own numbers overflow."""
+SUNK = 0.01
+"""So many metres deeper than it does, a model may begin in the floor: contacts are soft, and it comes out at once."""
 
 
 @functools.cache
 def model_of(task: str) -> Path | None:
-    """The file of the model behind a Gymnasium id; None if there is none."""
+    """The file of the model behind a Gymnasium id; None if there is none, or if the id brings a file of its own."""
     spec = gymnasium.registry.get(task)
-    if spec is None or not str(spec.entry_point).startswith("gymnasium.envs.mujoco"):
+    if spec is None or not str(spec.entry_point).startswith("gymnasium.envs.mujoco") or "xml_file" in spec.kwargs:
         return None
     file = inspect.signature(load_env_creator(str(spec.entry_point))).parameters.get("xml_file")
     import gymnasium.envs.mujoco as room
@@ -34,12 +42,71 @@ def model_of(task: str) -> Path | None:
 
 @functools.cache
 def parameters_of(task: str) -> dict[str, float]:
-    """What can be changed in the model of a task, with what it is; nothing if it has no model."""
+    """What can be changed in the model of a task, with what it is, where that changes something.
+
+    Nothing if it has no model.
+    """
     path = model_of(task)
     if path is None:
         return {}
-    lengths = {name: float(geom.get("size", "").split()[1]) for name, geom in _capsules(_read(path)).items()}
-    return dict.fromkeys(FACTORS, 1.0) | lengths
+    tree = _read(path)
+    lengths = {name: float(geom.get("size", "").split()[1]) for name, geom in _capsules(tree).items()}
+    model = _compiled(tree)
+    vain = {"gravity": not _falls(model), "friction": not _rubs(model)}
+    return {name: 1.0 for name in FACTORS if not vain.get(name)} | lengths
+
+
+def unfit(task: str, name: str, value: float) -> str:
+    """What a number of the model of a task must be, if this one is not that; else nothing."""
+    nominal = parameters_of(task).get(name)
+    if nominal is None:
+        return ""
+    if not nominal / FAR <= value <= nominal * FAR:
+        return f"from {nominal / FAR:g} to {nominal * FAR:g}"
+    deep = 0.0 if name in FACTORS else _depth(task, ((name, value),))
+    if deep > _depth(task) + SUNK:
+        return (
+            f"shorter, for so long a limb begins {100 * deep:.2g} cm deep in the floor (its middle stays where it is)"
+        )
+    return ""
+
+
+@functools.cache
+def _depth(task: str, lengths: tuple[tuple[str, float], ...] = ()) -> float:
+    """How deep the model of a task is in the ground when an episode begins, with limbs of these half-lengths."""
+    import mujoco
+
+    path = model_of(task)
+    assert path is not None
+    tree = _read(path)
+    for name, half in lengths:
+        _lengthen(tree, name, half)
+    model = _compiled(tree)
+    data = mujoco.MjData(model)
+    mujoco.mj_forward(model, data)
+    ground = [
+        c.dist for c in data.contact[: data.ncon] if 0 in (model.geom_bodyid[c.geom1], model.geom_bodyid[c.geom2])
+    ]
+    return max(0.0, -min(ground, default=0.0))
+
+
+def _falls(model: Any) -> bool:
+    """Whether gravity pulls at a joint of a compiled model, in some position."""
+    import mujoco
+
+    data, chance = mujoco.MjData(model), np.random.default_rng(0)
+    data.qpos[:] = chance.uniform(-1, 1, model.nq)
+    mujoco.mj_forward(model, data)  # nothing moves yet, so that no other force than gravity is a bias
+    return bool(data.qfrc_bias.any())
+
+
+def _rubs(model: Any) -> bool:
+    """Whether two geoms of a compiled model may touch with friction; those that no filter keeps apart may."""
+    bodies = model.body_weldid[model.geom_bodyid]
+    touch = model.geom_contype[:, None] & model.geom_conaffinity
+    rough = np.maximum.outer(model.geom_condim, model.geom_condim) > 1
+    apart = bodies[:, None] != bodies
+    return bool((((touch | touch.T) > 0) & rough & apart).any() or (model.pair_dim > 1).any())
 
 
 def with_model(task: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -47,6 +114,11 @@ def with_model(task: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     known = parameters_of(task)
     changes = {name: float(value) for name, value in arguments.items() if name in known}
     rest = {name: value for name, value in arguments.items() if name not in known}
+    if changes and "xml_file" in rest:
+        raise ConfigError(
+            f"{task} has the model {rest['xml_file']}, and {', '.join(changes)} would change Gymnasium's own instead: "
+            "leave one of them out, or write what differs into a file for each agent"
+        )
     return rest | {"xml_file": str(changed_model(task, tuple(sorted(changes.items()))))} if changes else rest
 
 
@@ -86,9 +158,19 @@ def _read(path: Path) -> ElementTree.Element:
     return ElementTree.parse(path).getroot()
 
 
+def _compiled(tree: ElementTree.Element) -> Any:
+    """What MuJoCo makes of a model, but for its mass: its warning that `settotalmass` is old is not ours to pass on."""
+    import mujoco
+
+    own = copy.deepcopy(tree)
+    _child(own, "compiler").attrib.pop("settotalmass", None)
+    return mujoco.MjModel.from_xml_string(ElementTree.tostring(own, encoding="unicode"))
+
+
 def _capsules(tree: ElementTree.Element) -> dict[str, ElementTree.Element]:
-    """The capsules that have a name and a half-length."""
-    found = {str(geom.get("name")): geom for geom in tree.iter("geom") if geom.get("name")}
+    """The capsules of bodies that have a name and a half-length: not what stands in the world, as a rail does."""
+    bodies = [body for world in tree.iter("worldbody") for body in world.findall("body")]
+    found = {str(geom.get("name")): geom for body in bodies for geom in body.iter("geom") if geom.get("name")}
     return {
         name: geom
         for name, geom in found.items()
