@@ -266,7 +266,7 @@ class _Training:
 
     def _save(self) -> None:
         if self.folder is not None:
-            save_checkpoint(self.folder, self.problem.config, self.seed, self.state, self.records)
+            save_checkpoint(self.folder, self.problem, self.seed, self.state, self.records)
             self.records.save(self.folder / RECORDS)
 
     def _snapshot(self, speed: float) -> Snapshot:
