@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 
 import fedpg
 from fedpg import ConfigError, make_config, make_problem, make_task, train_seeds
-from fedpg.arena.games import POINTS, Ledger, Result
+from fedpg.arena.games import POINTS, Ledger, Result, pairings_of
 from fedpg.arena.heterogeneity import plans, seeds_of, tables, worth
-from fedpg.arena.players import HONEST, ONE, PLACE, base_config, own_words, settings_of
+from fedpg.arena.players import HONEST, NOBODY, ONE, PLACE, base_config, own_words, settings_of
 from fedpg.cli import main
 from fedpg.federation import Local
 from fedpg.federation.messages import decode_reply, encode_broadcast, settings_digest
@@ -272,6 +272,29 @@ def test_fewer_agents_of_an_arena_have_the_tasks_that_they_have_among_all(word: 
     alone = settings_of(base, player, HONEST)
     found, among = (differences(CARTPOLE, c.vary, c.agents, 0).agents["half_length"] for c in (alone, base))
     assert found == among[:agents]
+
+
+def breeze(agent: int) -> dict[str, float]:
+    return {"wind_power": float(agent)}
+
+
+@pytest.mark.simulators
+@pytest.mark.parametrize("words", [("wind=even:0.5",), ("wind=0,1,5,10",), ("wind=0:4",), (f"{__name__}:breeze",)])
+def test_the_server_of_the_honest_agents_alone_is_that_of_all(words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch):
+    made: list[dict[str, Any]] = []
+    real = gymnasium.make
+    monkeypatch.setattr(gymnasium, "make", lambda *args, **given: made.append(given) or real(*args, **given))
+    base = base_config("LunarLander-v3", 4, 1, 20, vary=words)
+    pairs = [(NOBODY, HONEST), (PLACE, HONEST)]
+    firsts, varied = [], []
+    for pair in pairs:
+        made.clear()
+        problem = pairings_of(base, [pair])[pair].problem
+        firsts.append(next(given for given in made if given.get("enable_wind")))  # one of each kind, the server's first
+        varied.append(problem.task.varied)
+        assert problem.config.agents == problem.task.agents
+    assert firsts[0] == firsts[1]
+    assert {name: values[:3] for name, values in varied[0].items()} == varied[1]
 
 
 @pytest.mark.slow
