@@ -5,6 +5,7 @@ import functools
 import json
 import re
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,7 @@ from fedpg.server import evaluate, evaluate_agents
 from fedpg.tasks import RoundKeys
 from fedpg.tasks.differences import SETTINGS, differences
 from fedpg.tasks.models import changed_model, model_of, parameters_of
-from fedpg.training.each import FILE, Each, measure, read_each
+from fedpg.training.each import FILE, Each, check_tasks, keep_tasks, measure, read_each, read_tasks
 from fedpg.training.rounds import first_state
 from tiny import TINY
 
@@ -252,6 +253,72 @@ def test_tasks_of_others_that_cannot_be_made_do_not_cost_a_run(tmp_path: Path, m
     problem = make_problem(make_config(**(VARIED | {"vary": ("four_poles:pole",)})))
     each = measure(problem, problem.policy.init(jax.random.key(1)), KEYS, 2)
     assert (len(each.own), each.unseen) == (4, [])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["stopped", "finished", "by an older version"])
+def test_a_run_does_not_go_on_in_other_tasks_than_it_began_in(
+    how: str, tiny: Callable[..., fedpg.Problem], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    lengths = [0.4, 0.5, 0.6, 0.7]
+    monkeypatch.setattr(f"{__name__}.LENGTHS_OF", lengths, raising=False)
+    settings: dict[str, Any] = {"vary": (f"{__name__}:own_length",)}
+    problem = tiny(**settings)
+    if how == "finished":
+        problem = tiny(**settings, trajectories=1)
+        assert train_seeds(problem, [0], tmp_path)[0].finished
+    else:
+        stop = threading.Event()
+        stop.set()
+        assert not train_seeds(problem, [0], tmp_path, stop=stop)[0].finished
+        values = json.loads((tmp_path / FILE).read_text())
+        assert values == {"parameters": {"half_length": lengths}, "server": {}}
+        assert read_each(tmp_path) is None
+    if how == "by an older version":
+        (tmp_path / FILE).unlink()
+    lengths[2] = 0.65
+    problem = tiny(**settings)
+    if how == "by an older version":
+        assert not train_seeds(problem, [0], tmp_path, resume=True, stop=stop)[0].finished
+    else:
+        before = (tmp_path / FILE).read_bytes()
+        with pytest.raises(
+            fedpg.StorageError, match=r"half_length = 0\.6 for agent 2, and now that has 0\.65.*own_len"
+        ):
+            train_seeds(problem, [0], tmp_path, resume=True)
+        assert (tmp_path / FILE).read_bytes() == before
+        alike = tiny(vary=("gravity=0.1",))
+        with pytest.raises(fedpg.StorageError, match="differed in half_length, and now they do in gravity"):
+            check_tasks(tmp_path, alike)
+        lengths[2] = 0.6 + 1e-15  # by another machine's powers
+        check_tasks(tmp_path, tiny(**settings))
+
+
+def own_length(agent: int) -> dict[str, float]:
+    return {"half_length": LENGTHS_OF[agent]}
+
+
+LENGTHS_OF: list[float] = []
+
+
+def test_what_no_file_can_hold_does_not_stop_a_run(tiny: Callable[..., fedpg.Problem], tmp_path: Path):
+    for _ in range(2):  # another object each time
+        task = dataclasses.replace(CARTPOLE, varied={"seen": [object()] * 4, "kind": ["a", None, True, (1.0, np.nan)]})
+        keep_tasks(tmp_path, tiny()._replace(task=task))
+    other = dataclasses.replace(CARTPOLE, varied={"seen": [object()] * 4, "kind": ["a", None, True, (1.0, 2.0)]})
+    with pytest.raises(fedpg.StorageError, match=r"kind = \[1\.0, nan\] for agent 3"):
+        keep_tasks(tmp_path, tiny()._replace(task=other))
+
+
+@pytest.mark.simulators
+def test_the_wind_of_the_server_is_in_the_file_from_the_beginning(tmp_path: Path):
+    problem = make_problem(make_config("LunarLander-v3", agents=2, byzantine=0, vary=("wind=0:4",)))
+    keep_tasks(tmp_path, problem)
+    assert json.loads((tmp_path / FILE).read_text())["server"] == {"enable_wind": True, "wind_power": 2.0}
+    each = Each(read_tasks(tmp_path), [1.0, 2.0], 3.0, [])
+    each.save(tmp_path)
+    assert read_each(tmp_path) == each
+    assert json.loads((tmp_path / FILE).read_text())["server"]["wind_power"] == 2.0
 
 
 def test_an_agent_alone_has_its_own_task_or_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
