@@ -170,7 +170,7 @@ def print_each(command: Evaluate, problem: Any, params: Any) -> int:
     """The returns in the task of every agent."""
     import jax
 
-    from fedpg.summary import each_table
+    from fedpg.summary import each_table, is_of_sites
     from fedpg.tasks import RoundKeys
     from fedpg.training.each import measure
 
@@ -178,7 +178,8 @@ def print_each(command: Evaluate, problem: Any, params: Any) -> int:
         raise ConfigError(f"the agents of {command.run} do not differ: leave --per-agent out")
     key = jax.random.key(command.seed)
     each = measure(problem, problem.policy.ravel(params), RoundKeys(key, key, 0), command.episodes)
-    make_console().print(each_table(each, settings_of(command.run).byzantine))
+    folder = command.run if command.run.is_dir() else command.run.parent
+    make_console().print(each_table(each, settings_of(command.run).byzantine, is_of_sites(folder)))
     return 0
 
 
