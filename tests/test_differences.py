@@ -24,6 +24,7 @@ from fedpg.arena.games import POINTS, Ledger, Result, pairings_of
 from fedpg.arena.heterogeneity import plans, seeds_of, tables, worth
 from fedpg.arena.players import HONEST, NOBODY, ONE, PLACE, base_config, own_words, settings_of
 from fedpg.cli import main
+from fedpg.cli.policies import policy_of
 from fedpg.federation import Local
 from fedpg.federation.messages import decode_reply, encode_broadcast, settings_digest
 from fedpg.federation.site import Site
@@ -32,7 +33,9 @@ from fedpg.server import evaluate, evaluate_agents
 from fedpg.tasks import RoundKeys
 from fedpg.tasks.differences import SETTINGS, differences
 from fedpg.tasks.models import changed_model, model_of, parameters_of
+from fedpg.training.checkpoint import save_policy
 from fedpg.training.each import FILE, Each, check_tasks, keep_tasks, measure, read_each, read_tasks
+from fedpg.training.load import read_policy
 from fedpg.training.rounds import first_state
 from tiny import TINY
 
@@ -383,6 +386,47 @@ def test_a_site_has_the_task_of_its_number():
 def plain_pole() -> gymnasium.Env[Any, Any]:
     """A task without a parameter."""
     return gymnasium.make("CartPole-v1")
+
+
+def left_policy(folder: Path, **settings: Any) -> str:
+    """The policy file of a run whose agents differ by a function that is not here."""
+    config = make_config(**(TINY | {"byzantine": 0, "attack": "random-noise", "agents": 2} | settings))
+    problem = make_problem(dataclasses.replace(config, vary=()))
+    theta = problem.policy.init(jax.random.key(0))
+    save_policy(folder / "policy.safetensors", config, problem.policy, theta)
+    return str(folder / "policy.safetensors")
+
+
+def test_returns_per_agent_need_what_the_agents_differ_in_and_others_do_not(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    policy = left_policy(tmp_path, vary=("not_here:gravity",))
+    for task in ([], ["--task", "CartPole-v1"]):
+        assert main(["evaluate", policy, "--per-agent", *task]) == 2
+        said = capsys.readouterr().err
+        assert "cannot load the difference 'not_here:gravity'" in said
+        assert "Leave --per-agent out" in said
+    problem, _ = read_policy(Path(policy))
+    assert not problem.task.varied
+    policy_of(Path(policy))
+    assert "differ in (not_here:gravity) is left out" in capsys.readouterr().err
+    policy = left_policy(tmp_path, vary=("length=0.5",))
+    assert main(["evaluate", policy, "--per-agent", "--task", f"{__name__}:plain_pole"]) == 2
+    assert "has no parameter 'length'" in capsys.readouterr().err
+    policy = left_policy(tmp_path)
+    assert main(["evaluate", policy, "--per-agent"]) == 2
+    assert "do not differ" in capsys.readouterr().err
+    (tmp_path / FILE).write_text(json.dumps({"parameters": {"half_length": [0.4, 0.5]}}))  # passed in Python
+    assert main(["evaluate", policy, "--per-agent"]) == 2
+    assert "differ in what CartPole-v1 does not have by its name (half_length)" in capsys.readouterr().err
+
+
+def test_a_server_whose_task_is_not_known_is_asked_for(tmp_path: Path):
+    gone = {"vary": ("not_here:gravity",)}
+    alone = Path(left_policy(tmp_path, **gone, agents=1))
+    with pytest.raises(fedpg.StorageError, match=r"cannot load the difference.*--task CartPole-v1"):
+        read_policy(alone)
+    assert read_policy(alone, "CartPole-v1")[0].config.vary == ()
 
 
 @pytest.mark.slow
