@@ -110,6 +110,12 @@ def run_adapt(command: Adapt) -> int:
     common = settings_of(command.run)
     if (command.agent is None) == (command.task is None):
         raise ConfigError("adapt to whom? Give --agent, of a run whose agents differ, or --task")
+    if common.policy.startswith("custom:"):
+        raise ConfigError(
+            f"the network of {command.run} was passed in Python ({common.policy.removeprefix('custom:')}) and has no "
+            f"name here: go on there, with fedpg.train(task, policy=..., agents=1, start={str(command.run)!r}), or "
+            "train with --policy package.module:object"
+        )
     task, words = own_task(command.run, common, command.agent) if command.task is None else (command.task, ())
     config = going_on(common, task, words, command.trajectories)
     problem = make_problem(config)

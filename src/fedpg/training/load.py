@@ -91,7 +91,8 @@ def to_use(
         if not config.vary:
             raise
         alike = make_problem(dataclasses.replace(config, vary=()), found, policy)  # what else is wrong is said first
-        lacking = f"what its agents differ in ({' '.join(config.vary)}) cannot be had of {found.id} here: {error}"
+        what = f"what its agents differ in ({' '.join(config.vary)})"
+        lacking = f"{what} cannot be had of {found.id} here: {str(error).rstrip('.')}"
         if per_agent:
             raise StorageError(f"{lacking}. Leave --per-agent out, or give what is lacking") from error
         if task is None and (config.agents == 1 or found.nominal.keys() & set(WINDS)):
