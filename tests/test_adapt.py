@@ -1,13 +1,17 @@
 """`fedpg adapt`: from whatever holds a policy, to the task of whoever took part."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import gymnasium
+import jax
 import pytest
 
 import fedpg
+from fedpg import make_config, make_problem
 from fedpg.cli import main
+from fedpg.training.checkpoint import save_policy
 from gym_probes import Walk
 
 SMALL: dict[str, Any] = {
@@ -85,6 +89,15 @@ def test_agents_with_a_factory_each_have_tasks_of_their_own(tmp_path: Path, caps
     assert "'short', the task of" in said
     assert "give --task, the task of agent 0 as package.module:factory" in said
     assert adapt(tmp_path / "passed", "--task", f"{__name__}:middle", "--out", str(tmp_path / "given")) == 0
+
+
+def test_a_network_that_was_passed_in_python_is_needed_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    problem = make_problem(make_config(**SMALL))
+    config = replace(problem.config, policy="custom:pol")
+    save_policy(tmp_path / "policy.safetensors", config, problem.policy, problem.policy.init(jax.random.key(0)))
+    for words in (["--task", "CartPole-v1"], ["--agent", "1"]):
+        assert adapt(tmp_path, *words) == 2
+        assert "passed in Python (pol) and has no name here: go on there, with fedpg.train(" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -16,8 +16,9 @@ from rich.console import Console
 import fedpg
 from fedpg import ConfigError, Problem, train_seeds
 from fedpg.cli import COMMANDS, main
-from fedpg.cli.arguments import parse_seeds
+from fedpg.cli.arguments import parse_seeds, together
 from fedpg.cli.train import Train, train_defaults
+from fedpg.config import STRINGS
 from fedpg.training.progress import Live
 
 Capture = pytest.CaptureFixture[str]
@@ -153,6 +154,25 @@ def test_a_process_ends_with_the_code_and_without_a_traceback(tmp_path: Path):
 )
 def test_seeds_are_one_several_or_a_range(text: str, seeds: list[int]):
     assert parse_seeds(text) == seeds
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        ("run --vary a --vary b=1 --seeds 3", "run --seeds 3 --vary a b=1"),
+        ("--vary=a folder --agents 3 --vary b c", "folder --agents 3 --vary a b c"),
+        ("--attack_options z=1 --byzantine 3 --attack-options n=-2", "--byzantine 3 --attack-options z=1 n=-2"),
+        ("--vary a b --attack-options z=1 --seeds 1 --seeds 2", "--vary a b --attack-options z=1 --seeds 1 --seeds 2"),
+        ("--vary=a folder", "--vary=a folder"),
+    ],
+)
+def test_several_texts_may_be_given_at_once_or_one_by_one(words: str, wanted: str):
+    assert together(words.split(), STRINGS) == wanted.split()
+
+
+def test_no_difference_is_lost_where_they_are_given_one_by_one(capsys: Capture):
+    assert main(["train", "--vary", "no-such-setting", "--vary", "gravity=0.1"]) == 2
+    assert "no-such-setting" in one_line_of_error(capsys)
 
 
 @pytest.mark.parametrize("text", ["", "a", "1.5", "0,,1", "1,", "0:", "1:2:3", "0-3", "3:3", "3:1", ":"])

@@ -5,6 +5,7 @@ import functools
 import json
 import re
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,10 +20,11 @@ from hypothesis import strategies as st
 
 import fedpg
 from fedpg import ConfigError, make_config, make_problem, make_task, train_seeds
-from fedpg.arena.games import POINTS, Ledger, Result
+from fedpg.arena.games import POINTS, Ledger, Result, pairings_of
 from fedpg.arena.heterogeneity import plans, seeds_of, tables, worth
-from fedpg.arena.players import HONEST, ONE, PLACE, base_config, own_words, settings_of
+from fedpg.arena.players import HONEST, NOBODY, ONE, PLACE, base_config, own_words, settings_of
 from fedpg.cli import main
+from fedpg.cli.policies import policy_of
 from fedpg.federation import Local
 from fedpg.federation.messages import decode_reply, encode_broadcast, settings_digest
 from fedpg.federation.site import Site
@@ -31,7 +33,9 @@ from fedpg.server import evaluate, evaluate_agents
 from fedpg.tasks import RoundKeys
 from fedpg.tasks.differences import SETTINGS, differences
 from fedpg.tasks.models import changed_model, model_of, parameters_of, with_model
-from fedpg.training.each import FILE, Each, measure, read_each
+from fedpg.training.checkpoint import save_policy
+from fedpg.training.each import FILE, Each, check_tasks, keep_tasks, measure, read_each, read_tasks
+from fedpg.training.load import read_policy
 from fedpg.training.rounds import first_state
 from tiny import TINY
 
@@ -311,6 +315,72 @@ def test_tasks_of_others_that_cannot_be_made_do_not_cost_a_run(tmp_path: Path, m
     assert (len(each.own), each.unseen) == (4, [])
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["stopped", "finished", "by an older version"])
+def test_a_run_does_not_go_on_in_other_tasks_than_it_began_in(
+    how: str, tiny: Callable[..., fedpg.Problem], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    lengths = [0.4, 0.5, 0.6, 0.7]
+    monkeypatch.setattr(f"{__name__}.LENGTHS_OF", lengths, raising=False)
+    settings: dict[str, Any] = {"vary": (f"{__name__}:own_length",)}
+    problem = tiny(**settings)
+    if how == "finished":
+        problem = tiny(**settings, trajectories=1)
+        assert train_seeds(problem, [0], tmp_path)[0].finished
+    else:
+        stop = threading.Event()
+        stop.set()
+        assert not train_seeds(problem, [0], tmp_path, stop=stop)[0].finished
+        values = json.loads((tmp_path / FILE).read_text())
+        assert values == {"parameters": {"half_length": lengths}, "server": {}}
+        assert read_each(tmp_path) is None
+    if how == "by an older version":
+        (tmp_path / FILE).unlink()
+    lengths[2] = 0.65
+    problem = tiny(**settings)
+    if how == "by an older version":
+        assert not train_seeds(problem, [0], tmp_path, resume=True, stop=stop)[0].finished
+    else:
+        before = (tmp_path / FILE).read_bytes()
+        with pytest.raises(
+            fedpg.StorageError, match=r"half_length = 0\.6 for agent 2, and now that has 0\.65.*own_len"
+        ):
+            train_seeds(problem, [0], tmp_path, resume=True)
+        assert (tmp_path / FILE).read_bytes() == before
+        alike = tiny(vary=("gravity=0.1",))
+        with pytest.raises(fedpg.StorageError, match="differed in half_length, and now they do in gravity"):
+            check_tasks(tmp_path, alike)
+        lengths[2] = 0.6 + 1e-15  # by another machine's powers
+        check_tasks(tmp_path, tiny(**settings))
+
+
+def own_length(agent: int) -> dict[str, float]:
+    return {"half_length": LENGTHS_OF[agent]}
+
+
+LENGTHS_OF: list[float] = []
+
+
+def test_what_no_file_can_hold_does_not_stop_a_run(tiny: Callable[..., fedpg.Problem], tmp_path: Path):
+    for _ in range(2):  # another object each time
+        task = dataclasses.replace(CARTPOLE, varied={"seen": [object()] * 4, "kind": ["a", None, True, (1.0, np.nan)]})
+        keep_tasks(tmp_path, tiny()._replace(task=task))
+    other = dataclasses.replace(CARTPOLE, varied={"seen": [object()] * 4, "kind": ["a", None, True, (1.0, 2.0)]})
+    with pytest.raises(fedpg.StorageError, match=r"kind = \[1\.0, nan\] for agent 3"):
+        keep_tasks(tmp_path, tiny()._replace(task=other))
+
+
+@pytest.mark.simulators
+def test_the_wind_of_the_server_is_in_the_file_from_the_beginning(tmp_path: Path):
+    problem = make_problem(make_config("LunarLander-v3", agents=2, byzantine=0, vary=("wind=0:4",)))
+    keep_tasks(tmp_path, problem)
+    assert json.loads((tmp_path / FILE).read_text())["server"] == {"enable_wind": True, "wind_power": 2.0}
+    each = Each(read_tasks(tmp_path), [1.0, 2.0], 3.0, [])
+    each.save(tmp_path)
+    assert read_each(tmp_path) == each
+    assert json.loads((tmp_path / FILE).read_text())["server"]["wind_power"] == 2.0
+
+
 def test_an_agent_alone_has_its_own_task_or_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "typed_poles.py").write_text(
         "import numpy as np\n\ndef pole(agent):\n    return {'half_length': np.float64(0.4), 'gravity': 9 + agent}\n"
@@ -329,6 +399,29 @@ def test_fewer_agents_of_an_arena_have_the_tasks_that_they_have_among_all(word: 
     alone = settings_of(base, player, HONEST)
     found, among = (differences(CARTPOLE, c.vary, c.agents, 0).agents["half_length"] for c in (alone, base))
     assert found == among[:agents]
+
+
+def breeze(agent: int) -> dict[str, float]:
+    return {"wind_power": float(agent)}
+
+
+@pytest.mark.simulators
+@pytest.mark.parametrize("words", [("wind=even:0.5",), ("wind=0,1,5,10",), ("wind=0:4",), (f"{__name__}:breeze",)])
+def test_the_server_of_the_honest_agents_alone_is_that_of_all(words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch):
+    made: list[dict[str, Any]] = []
+    real = gymnasium.make
+    monkeypatch.setattr(gymnasium, "make", lambda *args, **given: made.append(given) or real(*args, **given))
+    base = base_config("LunarLander-v3", 4, 1, 20, vary=words)
+    pairs = [(NOBODY, HONEST), (PLACE, HONEST)]
+    firsts, varied = [], []
+    for pair in pairs:
+        made.clear()
+        problem = pairings_of(base, [pair])[pair].problem
+        firsts.append(next(given for given in made if given.get("enable_wind")))  # one of each kind, the server's first
+        varied.append(problem.task.varied)
+        assert problem.config.agents == problem.task.agents
+    assert firsts[0] == firsts[1]
+    assert {name: values[:3] for name, values in varied[0].items()} == varied[1]
 
 
 @pytest.mark.slow
@@ -350,6 +443,47 @@ def test_a_site_has_the_task_of_its_number():
 def plain_pole() -> gymnasium.Env[Any, Any]:
     """A task without a parameter."""
     return gymnasium.make("CartPole-v1")
+
+
+def left_policy(folder: Path, **settings: Any) -> str:
+    """The policy file of a run whose agents differ by a function that is not here."""
+    config = make_config(**(TINY | {"byzantine": 0, "attack": "random-noise", "agents": 2} | settings))
+    problem = make_problem(dataclasses.replace(config, vary=()))
+    theta = problem.policy.init(jax.random.key(0))
+    save_policy(folder / "policy.safetensors", config, problem.policy, theta)
+    return str(folder / "policy.safetensors")
+
+
+def test_returns_per_agent_need_what_the_agents_differ_in_and_others_do_not(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    policy = left_policy(tmp_path, vary=("not_here:gravity",))
+    for task in ([], ["--task", "CartPole-v1"]):
+        assert main(["evaluate", policy, "--per-agent", *task]) == 2
+        said = capsys.readouterr().err
+        assert "cannot load the difference 'not_here:gravity'" in said
+        assert "Leave --per-agent out" in said
+    problem, _ = read_policy(Path(policy))
+    assert not problem.task.varied
+    policy_of(Path(policy))
+    assert "differ in (not_here:gravity) is left out" in capsys.readouterr().err
+    policy = left_policy(tmp_path, vary=("length=0.5",))
+    assert main(["evaluate", policy, "--per-agent", "--task", f"{__name__}:plain_pole"]) == 2
+    assert "has no parameter 'length'" in capsys.readouterr().err
+    policy = left_policy(tmp_path)
+    assert main(["evaluate", policy, "--per-agent"]) == 2
+    assert "do not differ" in capsys.readouterr().err
+    (tmp_path / FILE).write_text(json.dumps({"parameters": {"half_length": [0.4, 0.5]}}))  # passed in Python
+    assert main(["evaluate", policy, "--per-agent"]) == 2
+    assert "differ in what CartPole-v1 does not have by its name (half_length)" in capsys.readouterr().err
+
+
+def test_a_server_whose_task_is_not_known_is_asked_for(tmp_path: Path):
+    gone = {"vary": ("not_here:gravity",)}
+    alone = Path(left_policy(tmp_path, **gone, agents=1))
+    with pytest.raises(fedpg.StorageError, match=r"cannot load the difference.*--task CartPole-v1"):
+        read_policy(alone)
+    assert read_policy(alone, "CartPole-v1")[0].config.vary == ()
 
 
 @pytest.mark.slow

@@ -5,7 +5,9 @@ import errno
 import socket
 import stat
 from pathlib import Path
+from typing import Any
 
+import gymnasium
 import pytest
 
 from federations import HONEST, federation
@@ -147,6 +149,30 @@ def test_a_site_whose_task_does_not_fit_is_told_so(tmp_path: Path):
     made = federation(tmp_path / "f", agents=3)
     with pytest.raises(ConfigError, match=r"every site's task must have the sizes of the server's, CartPole-v1"):
         join(read_site(made.folder / "sites" / "site-0"), task="Acrobot-v1", quiet=True)
+
+
+def test_a_site_whose_task_makes_as_many_parameters_by_other_sizes_is_told_so(tmp_path: Path):
+    made = federation(tmp_path / "f", agents=3, hidden=())  # 4 observations and 2 actions: 10 parameters, as 1 and 5
+    place = made.folder / "sites" / "site-0"
+    task = f"{__name__}:five_ways"
+    with pytest.raises(ConfigError) as refused:
+        join(read_site(place), task=task, quiet=True)
+    assert f"the task {task} has parameters = 10, observations = 1, actions = one of 5" in str(refused.value)
+    assert "agreed on parameters = 10, observations = 4, actions = one of 2" in str(refused.value)
+    about = (place / "site.toml").read_text()
+    older = [line for line in about.splitlines() if not line.startswith(("observations = ", "actions = "))]
+    (place / "site.toml").write_text("\n".join(older))
+    site = read_site(place)
+    assert (site.parameters, site.observations, site.actions) == (10, 0, "")
+    with pytest.raises(ConfigError, match=r"has parameters = \d+; this federation agreed on parameters = 10: "):
+        join(site, task="Acrobot-v1", quiet=True)
+
+
+def five_ways() -> gymnasium.Env[Any, Any]:
+    """One observation and five actions."""
+    pole = gymnasium.make("CartPole-v1")
+    seen = gymnasium.wrappers.TransformObservation(pole, lambda x: x[:1], gymnasium.spaces.Box(-9, 9, (1,)))
+    return gymnasium.wrappers.TransformAction(seen, lambda action: action % 2, gymnasium.spaces.Discrete(5))
 
 
 def test_an_interrupted_server_is_told_how_to_go_on():

@@ -181,5 +181,7 @@ def test_a_time_is_in_the_unit_that_people_would_use(seconds: float, words: str)
 
 def test_what_agents_differ_in_is_told_in_three_digits():
     each = Each({"length": [0.123456, 2.0], "offset": [(0.5740445940133305, -0.04496), (1.0,)]}, [1.0, 2.0], 3.0, [])
+    assert "own task" in str(each_table(each).title)
+    assert "handed out" in str(each_table(each, sites=True).title)  # each may have joined with another
     cells = [list(column.cells) for column in each_table(each).columns[1:3]]
     assert cells == [["0.123", "2"], ["0.574, -0.045", "1"]]

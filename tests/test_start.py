@@ -6,10 +6,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from gymnasium import spaces
 
 from fedpg import Config, ConfigError, Problem, make_problem, train_seeds
 from fedpg.cli import main
-from fedpg.storage import StorageError
+from fedpg.policies import make_mlp
+from fedpg.storage import StorageError, load_tensors, save_tensors
+from fedpg.training.checkpoint import FILE, save_checkpoint, save_policy
+from fedpg.training.records import Records
+from fedpg.training.rounds import first_state
 from fedpg.training.start import read_start
 from same import bits
 
@@ -63,6 +68,25 @@ def test_what_is_no_policy_of_this_run_is_refused(trained: Path, tiny: Callable[
     (tmp_path / "several" / "seed-1").mkdir(parents=True)
     with pytest.raises(ConfigError, match="several seeds"):
         read_start(tmp_path / "several", problem)
+
+
+@pytest.mark.parametrize("by", ["checkpoint", "policy"])
+def test_as_many_parameters_of_other_shapes_are_another_policy(tiny: Callable[..., Problem], tmp_path: Path, by: str):
+    problem = tiny(hidden=())
+    state = first_state(problem, 0)
+    save_checkpoint(tmp_path, problem, 0, state, Records(problem.config))
+    assert bits(read_start(tmp_path, problem)) == bits(state.theta)
+    if by == "policy":  # as an older version has left it
+        tensors, about = load_tensors(tmp_path / FILE, "checkpoint")
+        del about["shapes"]
+        save_tensors(tmp_path / FILE, "checkpoint", tensors, about)
+        assert bits(read_start(tmp_path, problem)) == bits(state.theta)
+        save_policy(tmp_path / "policy.safetensors", problem.config, problem.policy, state.theta)
+        assert bits(read_start(tmp_path, problem)) == bits(state.theta)
+    five_ways = make_mlp(1, spaces.Discrete(5), (), problem.config.activation, "paper", problem.config.categorical)
+    assert five_ways.size == problem.policy.size == 10
+    with pytest.raises(StorageError, match=r"has .*\(2, 4\).* CartPole-v1, has .*\(5, 1\).*other observations"):
+        read_start(tmp_path, problem._replace(policy=five_ways))
 
 
 def test_the_command_begins_from_a_policy(

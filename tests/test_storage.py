@@ -254,12 +254,12 @@ def test_a_checkpoint_of_other_settings_is_refused(
     problem: Problem, tiny: Callable[..., Problem], run_folder: Path, other: dict[str, Any], content: Content
 ):
     theirs = tiny(**other)
-    save_checkpoint(run_folder, theirs.config, SEED, first_state(theirs, SEED), Records(theirs.config))
+    save_checkpoint(run_folder, theirs, SEED, first_state(theirs, SEED), Records(theirs.config))
     refuses_to_resume(problem, run_folder, content)
 
 
 def test_a_checkpoint_of_another_seed_is_refused(problem: Problem, run_folder: Path, content: Content):
-    save_checkpoint(run_folder, problem.config, SEED + 1, first_state(problem, SEED + 1), Records(problem.config))
+    save_checkpoint(run_folder, problem, SEED + 1, first_state(problem, SEED + 1), Records(problem.config))
     refuses_to_resume(problem, run_folder, content)
 
 

@@ -51,7 +51,7 @@ def print_summary(runs: Sequence[Run], folder: Path) -> None:
             print(f"Nobody attacked: {what}, and the attack starts in round {config.attack_start}")
     for run in runs if len(runs) == 1 else ():
         if run.each is not None:
-            console.print(each_table(run.each, config.byzantine))
+            console.print(each_table(run.each, config.byzantine, is_of_sites(run.folder)))
     print(f"return: greedy, mean of {config.test_episodes} episodes, after the last round. Everything is in {folder}")
     if len(runs) > 1 and min(run.records.trajectories[-1] for run in runs) >= MARKS[0]:
         console.print(_means(runs))
@@ -62,9 +62,12 @@ def is_of_sites(folder: Path | None) -> bool:
     return folder is not None and any((folder / name).exists() for name in OF_SITES)
 
 
-def each_table(each: Each, byzantine: int = 0) -> Table:
-    """What a policy is worth to every agent, and to others."""
-    table = Table(title="return in every agent's own task", box=box.SIMPLE_HEAD, pad_edge=False)
+def each_table(each: Each, byzantine: int = 0, sites: bool = False) -> Table:
+    """What a policy is worth to every agent, and to others; of sites nobody knows whether they have their task."""
+    title = "return in every agent's own task"
+    if sites:
+        title = "return in the tasks that were handed out\n(of a site that joined with --task, not in its own)"
+    table = Table(title=title, box=box.SIMPLE_HEAD, pad_edge=False)
     for name in ("agent", *each.parameters, "return"):
         table.add_column(name.replace("_", " "), justify="right")
     honest = len(each.own) - byzantine

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedpg.aggregators import check_rule
-from fedpg.arena.players import settings_of
+from fedpg.arena.players import PLACE, settings_of
 from fedpg.assembly import make_problem
 from fedpg.config import Config, from_json, refuse_late_attack, to_json
 from fedpg.errors import ConfigError, SimulationError
@@ -26,6 +26,8 @@ from fedpg.machine import versions
 from fedpg.problem import Problem, make_broadcast
 from fedpg.server import Server
 from fedpg.storage import StorageError, check_format, locked, remove_unfinished, write_whole
+from fedpg.tasks import make_task
+from fedpg.tasks.differences import differences
 from fedpg.training.each import Each, from_values, measure
 from fedpg.training.progress import Silent, Snapshot
 from fedpg.training.records import Records
@@ -212,7 +214,7 @@ def pairings_of(base: Config, pairs: Sequence[tuple[str, str]]) -> Pairings:
     for pair in pairs:
         config = settings_of(base, *pair)
         refuse_late_attack(config)
-        problem = make_problem(config)
+        problem = _problem(base, pair[0], config)
         if (rule := (config.agents, pair[1])) not in checked:
             check_rule(problem.aggregator, config.agents, problem.policy.size, problem.task.observations)
             checked.add(rule)
@@ -221,6 +223,16 @@ def pairings_of(base: Config, pairs: Sequence[tuple[str, str]]) -> Pairings:
         names[config] = pair
         found[pair] = Pairing(problem, fingerprint(config))
     return found
+
+
+def _problem(base: Config, attack: str, config: Config) -> Problem:
+    """What the settings of a game make; the honest agents alone have the server of the games with all agents."""
+    if attack != PLACE or not base.vary:
+        return make_problem(config)
+    task = make_task(base.task)
+    found = differences(task, base.vary, base.agents, base.vary_seed)  # the server's may depend on all of them
+    mine = {name: values[: config.agents] for name, values in found.agents.items()}
+    return make_problem(replace(config, vary=()), task.vary(mine, found.server))._replace(config=config)
 
 
 Report = Callable[[Game, float], None]

@@ -32,7 +32,7 @@ NOBODY = "no attack"
 HONEST, SERVER = "mean", "server"
 ONE, PLACE = "one agent alone", "only the honest agents"
 ALONE = re.compile(r"agent (\d+) alone")
-"""The mean of the honest agents' gradients is that of all their trajectories in one place, but for the baseline."""
+"""As a defence that finds every liar would have it; each agent divides by its own number of steps."""
 REFERENCES = ((NOBODY, HONEST), (PLACE, HONEST), (ONE, HONEST), (NOBODY, SERVER))
 
 

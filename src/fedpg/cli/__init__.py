@@ -10,6 +10,7 @@ import tyro
 
 from fedpg.cli.adapt import Adapt, run_adapt
 from fedpg.cli.arena import Arena, run_arena
+from fedpg.cli.arguments import together
 from fedpg.cli.bench import Bench, run_bench
 from fedpg.cli.dashboard import Dashboard, run_dashboard
 from fedpg.cli.federation import (
@@ -38,6 +39,7 @@ from fedpg.cli.report import Report, run_report
 from fedpg.cli.reproduce import Reproduce, run_reproduce
 from fedpg.cli.theory import Lab, Theory, run_theory, run_theory_lab
 from fedpg.cli.train import Train, run_train, train_defaults
+from fedpg.config import STRINGS
 from fedpg.errors import ConfigError, SimulationError, unknown
 from fedpg.extras import hint
 from fedpg.programs import keep_compiled, wait_for_calls
@@ -162,7 +164,7 @@ def _run(arguments: list[str]) -> int:
             print("\n".join([f"fedpg {arguments[0]}: one of", "", *lines]))
             return 0
     words = 2 if " ".join(arguments[:2]) in COMMANDS else 1
-    name, rest = " ".join(arguments[:words]), arguments[words:]
+    name, rest = " ".join(arguments[:words]), together(arguments[words:], STRINGS)
     if name not in COMMANDS:
         raise unknown_command(arguments)
     command = COMMANDS[name]

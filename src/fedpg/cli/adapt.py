@@ -55,7 +55,7 @@ def own_task(run: Path, common: Config, agent: int | None) -> tuple[str, tuple[s
     from fedpg.arena.players import own_words
     from fedpg.tasks import make_task
     from fedpg.tasks.differences import SWITCH
-    from fedpg.training.each import read_each
+    from fedpg.training.each import read_tasks
 
     if agent is None or not 0 <= agent < common.agents:
         raise ConfigError(f"agent must be from 0 to {common.agents - 1}, not {agent}")
@@ -68,9 +68,8 @@ def own_task(run: Path, common: Config, agent: int | None) -> tuple[str, tuple[s
     if not task:
         raise ConfigError(f"the agents of {run} have a factory each, and that of agent {agent} has no name: {instead}")
     words = own_words(common, agent) if common.vary or factories is not None else ()
-    each = read_each(run if run.is_dir() else run.parent)
     told = {word.partition("=")[0] for word in words} | {SWITCH, "factory"}
-    passed = [name for name in each.parameters if name not in told] if each is not None else []
+    passed = [name for name in read_tasks(run if run.is_dir() else run.parent) if name not in told]
     if passed:
         raise ConfigError(f"the agents of {run} differ in what was passed in Python ({', '.join(passed)}): {instead}")
     if common.vary or factories is not None:
@@ -111,6 +110,12 @@ def run_adapt(command: Adapt) -> int:
     common = settings_of(command.run)
     if (command.agent is None) == (command.task is None):
         raise ConfigError("adapt to whom? Give --agent, of a run whose agents differ, or --task")
+    if common.policy.startswith("custom:"):
+        raise ConfigError(
+            f"the network of {command.run} was passed in Python ({common.policy.removeprefix('custom:')}) and has no "
+            f"name here: go on there, with fedpg.train(task, policy=..., agents=1, start={str(command.run)!r}), or "
+            "train with --policy package.module:object"
+        )
     task, words = own_task(command.run, common, command.agent) if command.task is None else (command.task, ())
     config = going_on(common, task, words, command.trajectories)
     problem = make_problem(config)

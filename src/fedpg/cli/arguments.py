@@ -33,6 +33,24 @@ def parse_seeds(text: str) -> list[int]:
     return list(range(first, last))
 
 
+def together(arguments: Sequence[str], names: Sequence[str]) -> list[str]:
+    """The words of options that are given several times, as if given once: `--vary a --vary b` is `--vary a b`."""
+    options = [f"--{name.replace('_', '-')}" for name in names]
+    called = [word.partition("=")[0].replace("_", "-") for word in arguments]
+    found: dict[str, list[str]] = {option: [] for option in options if called.count(option) > 1}
+    rest: list[str] = []
+    place = rest
+    for word, name in zip(arguments, called, strict=True):
+        if word.startswith("--"):
+            place = found.get(name, rest)
+        if not word.startswith("--") or name not in found:
+            place.append(word)
+        elif "=" in word:  # that one word, and what follows is somebody else's
+            place.append(word.partition("=")[2])
+            place = rest
+    return rest + [word for option, words in found.items() for word in (option, *words)]
+
+
 def draw_curve(folder: Path, runs: Sequence[Any], title: str) -> None:
     """curve.png of these runs; or one line that says what was left out, and how to get it."""
     left_out = {"matplotlib": "curve.png", "tensorboardX": "TensorBoard's log"}

@@ -1,5 +1,6 @@
 """`fedpg evaluate`, `fedpg play` and `fedpg export`: what a trained policy does, and how to take it away."""
 
+import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -98,7 +99,8 @@ def run_export(command: Export) -> int:
     check_room(for_tests(problem, command.episodes, "episodes"))
     folder = command.run if command.run.is_dir() else command.run.parent
     config = policy_config(folder / "policy.safetensors" if command.run.is_dir() else command.run)
-    config = replace(config, task=command.task or config.task, vary=problem.config.vary)
+    if command.task is not None:
+        config = replace(config, task=command.task, vary=problem.config.vary)
     returns = greedy_returns(problem, params, command.episodes, command.seed) if command.episodes else np.zeros(0)
     out = command.out or folder / f"exported-{command.to}"
     for path in export_policy(problem, params, config, command.to, out, folder, returns):
@@ -122,12 +124,17 @@ def greedy_returns(problem: Any, params: Any, episodes: int, seed: int) -> np.nd
     return np.concatenate(found)[:episodes]
 
 
-def policy_of(path: Path, task: str | None = None) -> tuple[Any, Any]:
+def policy_of(path: Path, task: str | None = None, per_agent: bool = False) -> tuple[Any, Any]:
     """The problem and the parameters of a run folder, a policy file or an exported policy."""
     from fedpg.export import is_exported, load_exported
     from fedpg.training.load import read_policy
 
-    return load_exported(path, task) if is_exported(path) else read_policy(path, task)
+    read = load_exported if is_exported(path) else read_policy
+    problem, params = read(path, task, per_agent)
+    if (vary := settings_of(path).vary) and not problem.config.vary:
+        what = f"what the agents of {path} differ in ({' '.join(vary)}) is left out"
+        print(f"fedpg: {what}: it cannot be had of {problem.task.id} here", file=sys.stderr)
+    return problem, params
 
 
 def settings_of(path: Path) -> Config:
@@ -144,7 +151,7 @@ def run_evaluate(command: Evaluate) -> int:
 
     check_positive("episodes", command.episodes)
     check_seed(command.seed)
-    problem, params = policy_of(command.run, command.task)
+    problem, params = policy_of(command.run, command.task, command.per_agent)
     check_room(for_tests(problem, command.episodes, "episodes"))
     if command.per_agent:
         return print_each(command, problem, params)
@@ -170,15 +177,21 @@ def print_each(command: Evaluate, problem: Any, params: Any) -> int:
     """The returns in the task of every agent."""
     import jax
 
-    from fedpg.summary import each_table
+    from fedpg.summary import each_table, is_of_sites
     from fedpg.tasks import RoundKeys
-    from fedpg.training.each import measure
+    from fedpg.training.each import measure, read_tasks
 
+    folder = command.run if command.run.is_dir() else command.run.parent
+    if not problem.task.varied and (known := read_tasks(folder)):
+        raise ConfigError(
+            f"the agents of {command.run} differ in what {problem.task.id} does not have by its name "
+            f"({', '.join(known)}): leave --per-agent out. What the run's own policy is worth to each is in {folder}"
+        )
     if not problem.task.varied:
         raise ConfigError(f"the agents of {command.run} do not differ: leave --per-agent out")
     key = jax.random.key(command.seed)
     each = measure(problem, problem.policy.ravel(params), RoundKeys(key, key, 0), command.episodes)
-    make_console().print(each_table(each, settings_of(command.run).byzantine))
+    make_console().print(each_table(each, settings_of(command.run).byzantine, is_of_sites(folder)))
     return 0
 
 

@@ -85,10 +85,12 @@ def _folder(path: Path) -> Path:
     return path.parent if path.name in files and not path.is_dir() else path
 
 
-def load_exported(path: Path, task: AnyTask | None = None) -> tuple[Problem, dict[str, np.ndarray]]:
+def load_exported(
+    path: Path, task: AnyTask | None = None, per_agent: bool = False
+) -> tuple[Problem, dict[str, np.ndarray]]:
     """The problem and the tensors of an exported policy; with `task`, in another task than its own."""
     config, tensors = read_exported(path)
-    problem = to_use(config, task)
+    problem = to_use(config, task, per_agent=per_agent)
     shapes = {name: value.shape for name, value in tensors.items()}
     if shapes != problem.policy.shapes:
         raise StorageError(f"{path} holds the policy of another task or network: {shapes}, not {problem.policy.shapes}")

@@ -17,9 +17,10 @@ from fedpg.federation.messages import decode_end, largest
 from fedpg.federation.site import Site as Agent
 from fedpg.flower.warm import Address, run_site
 from fedpg.presets import renamed
+from fedpg.problem import Problem
 from fedpg.programs import keep_compiled
 from fedpg.sites.certificates import about_expiry, read_site_key
-from fedpg.sites.folder import Site, refuse_open, split_address
+from fedpg.sites.folder import Site, refuse_open, sizes_of, split_address
 from fedpg.sites.journal import Journal
 from fedpg.storage import StorageError
 from fedpg.training.checkpoint import save_policy
@@ -74,12 +75,7 @@ def join(
         mine = dataclasses.replace(mine, vary=())  # this site has its own, and nobody varies that
     problem = make_problem(mine)
     say(f"the task is {mine.task}, simulated by {problem.task.simulator or 'JAX'}")
-    if problem.policy.size != site.parameters:
-        raise ConfigError(
-            f"the task {mine.task} has {problem.task.observations} observations and the actions "
-            f"{problem.task.actions}, which make a policy of {problem.policy.size} parameters; this "
-            f"federation's has {site.parameters}: every site's task must have the sizes of the server's, {config.task}"
-        )
+    refuse_other_sizes(site, problem, mine.task)
     responder = Agent(problem, site.agent)
     address = Address(site.address, certificates, key)
     stop = stop or threading.Event()
@@ -103,3 +99,15 @@ def join(
         warn(f"warning: {text}")
     run_site(address, responder, say, stop, size, warn, share_errors, over)
     say("left")
+
+
+def refuse_other_sizes(site: Site, problem: Problem, task: str) -> None:
+    """Refuse a task with other observations or actions than the server's, also where as many parameters come of it."""
+    agreed = {name: getattr(site, name) for name in sizes_of(problem) if getattr(site, name)}  # older folders lack some
+    mine = {name: size for name, size in sizes_of(problem).items() if name in agreed}
+    if mine != agreed:
+        has, wanted = (", ".join(f"{name} = {size}" for name, size in sizes.items()) for sizes in (mine, agreed))
+        raise ConfigError(
+            f"the task {task} has {has}; this federation agreed on {wanted}: every site's task must have the sizes of "
+            f"the server's, {site.config.task}. Give a task that has them (--task package.module:factory), or wrap it"
+        )

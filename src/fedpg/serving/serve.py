@@ -32,6 +32,7 @@ from fedpg.sites.members import (
 from fedpg.sites.table import make_table_reporter
 from fedpg.storage import StorageError
 from fedpg.training import Run, train_seeds
+from fedpg.training.each import check_tasks
 from fedpg.training.folders import check_folder, make_folder
 from fedpg.training.start import keep_start, read_start
 
@@ -67,6 +68,7 @@ def serve(
     keys = roster.keys(federation)
     start = None if start_from is None else read_start(start_from, problem)
     check_folder(out, config, federation.seed, resume=True)
+    check_tasks(out, problem)
     ledger = Ledger(roster.sites, out / FILE)
     reporter = make_table_reporter(config, ledger, quiet)
     if journal is not None:

@@ -10,6 +10,8 @@ import tomllib
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from gymnasium import spaces
+
 from fedpg.aggregators import check_rule
 from fedpg.assembly import make_problem
 from fedpg.config import Config, from_json, to_json
@@ -68,6 +70,10 @@ class Site(NamedTuple):
     address: str
     parameters: int
     """D: of the policy that all share."""
+    observations: int
+    """F: the size of an observation of every site's task; 0 in a folder from before this was written there."""
+    actions: str
+    """The same of actions, as `sizes_of` has it; "" in such a folder."""
     config: Config
 
 
@@ -98,7 +104,7 @@ def create(
             raise StorageError(f"{folder} exists already: a federation needs a new folder")
         shutil.rmtree(part, ignore_errors=True)  # of one that was killed
         part.mkdir(parents=True, mode=0o700)
-        _fill(part, federation, problem.policy.size, host, port)
+        _fill(part, federation, problem, host, port)
         if not folder.exists():
             os.replace(part, folder)
         else:  # an empty one, which may be where somebody stands
@@ -123,7 +129,14 @@ def make_federated(config: Config) -> Problem:
     return problem
 
 
-def _fill(folder: Path, federation: Federation, size: int, host: str, port: int) -> None:
+def sizes_of(problem: Problem) -> dict[str, Any]:
+    """What the tasks of all sites have in common, whoever simulates them."""
+    actions = problem.task.actions
+    kind = f"one of {actions.n}" if isinstance(actions, spaces.Discrete) else f"a box of {(actions.shape or (0,))[0]}"
+    return {"parameters": problem.policy.size, "observations": problem.task.observations, "actions": kind}
+
+
+def _fill(folder: Path, federation: Federation, problem: Problem, host: str, port: int) -> None:
     """Everything that is in the folder of a federation."""
     address, names = federation.address, federation.sites
     ours = versions().get("fedpg", "")
@@ -131,7 +144,7 @@ def _fill(folder: Path, federation: Federation, size: int, host: str, port: int)
     (folder / "sites").mkdir()
     write_authority(folder, hosts_of(host))
     for number, name in zip(federation.numbers, names, strict=True):
-        fill_site(folder / "sites" / name, federation, name, number, size, folder)
+        fill_site(folder / "sites" / name, federation, name, number, problem, folder)
         write_whole(folder / "keys" / f"{name}.pub", public_half(folder / "sites" / name / "site.key"))
     page = PAGE.format(
         folder=federation.folder, address=address, listen=federation.listen, sites=len(names), port=port, version=ours
@@ -140,7 +153,7 @@ def _fill(folder: Path, federation: Federation, size: int, host: str, port: int)
     write_federation(folder, federation)
 
 
-def fill_site(mine: Path, federation: Federation, name: str, number: int, size: int, folder: Path) -> None:
+def fill_site(mine: Path, federation: Federation, name: str, number: int, problem: Problem, folder: Path) -> None:
     """The folder to hand to a site, with a new private key; `folder` has the certificate of the authority."""
     mine.mkdir()
     write_site_key(mine / "site.key")
@@ -148,7 +161,7 @@ def fill_site(mine: Path, federation: Federation, name: str, number: int, size: 
     config = federation.config
     # An agent's number is below that of all agents, also at a site that came after others had left.
     config = dataclasses.replace(config, agents=max(config.agents, number + 1))
-    about = {"name": name, "agent": number, "address": federation.address, "parameters": size}
+    about = {"name": name, "agent": number, "address": federation.address} | sizes_of(problem)
     write_whole(mine / SITE_FILE, SITE_HEAD + to_toml(about | {"settings": to_json(config)}))
     page = SITE_PAGE.format(
         name=name, address=federation.address, task=config.task, version=versions().get("fedpg", "")
@@ -198,13 +211,16 @@ def hosts_of(host: str) -> list[str]:
 
 def read_site(folder: Path) -> Site:
     """The folder that was handed to a site."""
-    values = _read(folder / SITE_FILE, "site's folder: the server has it under sites/")
-    _check(folder / SITE_FILE, values, {"name": str, "agent": int, "address": str, "parameters": int})
+    values: dict[str, Any] = {"observations": 0, "actions": ""}  # folders from before these were written have neither
+    values |= _read(folder / SITE_FILE, "site's folder: the server has it under sites/")
+    kinds: dict[str, type] = {"name": str, "agent": int, "address": str}
+    kinds |= {"parameters": int, "observations": int, "actions": str}
+    _check(folder / SITE_FILE, values, kinds)
     split_reachable(values["address"])
     config = _settings(folder / SITE_FILE, values)
     if not 0 <= values["agent"] < config.agents:
         raise ConfigError(f"{folder / SITE_FILE}: agent = {values['agent']}, and there are {config.agents}, from 0 on")
-    return Site(folder, values["name"], values["agent"], values["address"], values["parameters"], config)
+    return Site(folder=folder, config=config, **{name: values[name] for name in kinds})
 
 
 def check_name(where: Path, *names: str) -> None:

@@ -161,7 +161,7 @@ def _make_site(federation: Federation, name: str, number: int) -> None:
     shutil.rmtree(part, ignore_errors=True)  # of one that was killed
     part.parent.mkdir(exist_ok=True)
     try:
-        fill_site(part, federation, name, number, make_federated(federation.config).policy.size, folder)
+        fill_site(part, federation, name, number, make_federated(federation.config), folder)
         public = public_half(part / "site.key")
         shutil.rmtree(mine, ignore_errors=True)
         os.replace(part, mine)

@@ -35,13 +35,15 @@ AFTERWARDS = (RECORDS, "policy.safetensors", "policy-uniform.safetensors", "curv
 """What a run writes only when there is a checkpoint."""
 
 
-def save_checkpoint(folder: Path, config: Config, seed: int, state: State, records: Records) -> None:
+def save_checkpoint(folder: Path, problem: Problem, seed: int, state: State, records: Records) -> None:
     """Parameters, optimiser, key, counters and records, written whole."""
+    config = problem.config
     columns = {name: records.column(name) for name in COLUMNS} if len(records) else {}
     tests = np.array(records.tests) if records.tests else np.zeros((0, config.test_episodes), np.float32)
     columns |= {"tests": tests, "test_steps": np.array(records.test_steps, np.int64)}
     tensors = _named(state) | {f"log/{name}": value for name, value in columns.items()}
-    save_tensors(folder / FILE, "checkpoint", tensors, {"settings": to_json(config), "seed": seed})
+    about = {"settings": to_json(config), "seed": seed, "shapes": problem.policy.shapes}
+    save_tensors(folder / FILE, "checkpoint", tensors, about)
 
 
 def load_checkpoint(folder: Path, problem: Problem, seed: int) -> tuple[State, Records]:

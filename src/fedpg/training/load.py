@@ -10,6 +10,7 @@ from fedpg.policies import Params, Policy
 from fedpg.problem import Problem
 from fedpg.storage import StorageError, read_config
 from fedpg.tasks import AnyTask, make_task
+from fedpg.tasks.differences import WINDS
 from fedpg.training.checkpoint import load_policy, load_records, policy_config
 from fedpg.training.each import read_each
 from fedpg.training.result import Run, trained
@@ -39,11 +40,11 @@ def load(folder: str | Path, task: AnyTask | None = None, policy: Policy | MakeP
     return Run(config, seed, last, output, records, folder, float(records.column("seconds").sum()), finished, each)
 
 
-def read_policy(path: Path, task: AnyTask | None = None) -> tuple[Problem, Params]:
+def read_policy(path: Path, task: AnyTask | None = None, per_agent: bool = False) -> tuple[Problem, Params]:
     """The problem and the parameters of a run folder or a policy file."""
     refuse_several(path)
     file = policy_file(path)
-    problem = to_use(policy_config(file), task)
+    problem = to_use(policy_config(file), task, per_agent=per_agent)
     return problem, load_policy(file, problem)
 
 
@@ -63,8 +64,14 @@ def plain(config: Config) -> Config:
     return dataclasses.replace(config, **{name: getattr(Config, name) for name in TRAINED_BY})
 
 
-def to_use(config: Config, task: AnyTask | None, policy: Policy | MakePolicy | None = None) -> Problem:
-    """What a policy with these settings is used in: its task, or another one."""
+def to_use(
+    config: Config, task: AnyTask | None, policy: Policy | MakePolicy | None = None, per_agent: bool = False
+) -> Problem:
+    """What a policy with these settings is used in: its task, or another one.
+
+    What the agents differ in is left out where it cannot be had here, unless the tasks of the agents are wanted, or
+    the server's could depend on it.
+    """
     config = plain(config)
     if task is None:
         try:
@@ -80,7 +87,17 @@ def to_use(config: Config, task: AnyTask | None, policy: Policy | MakePolicy | N
         raise StorageError("this run has a policy of its own, without a name: fedpg.load(folder, policy=...)")
     try:
         return make_problem(config, found, policy)
-    except ConfigError:
-        if task is None or not config.vary:
+    except ConfigError as error:
+        if not config.vary:
             raise
-    return make_problem(dataclasses.replace(config, vary=()), found, policy)  # another task has none of its parameters
+        alike = make_problem(dataclasses.replace(config, vary=()), found, policy)  # what else is wrong is said first
+        what = f"what its agents differ in ({' '.join(config.vary)})"
+        lacking = f"{what} cannot be had of {found.id} here: {str(error).rstrip('.')}"
+        if per_agent:
+            raise StorageError(f"{lacking}. Leave --per-agent out, or give what is lacking") from error
+        if task is None and (config.agents == 1 or found.nominal.keys() & set(WINDS)):
+            raise StorageError(
+                f"{lacking}. The server's own task may depend on it, so say which it is to be: --task {found.id}, or "
+                "task=... in Python"
+            ) from error
+        return alike

@@ -23,7 +23,7 @@ from fedpg.programs import side_by_side
 from fedpg.server import Server
 from fedpg.storage import StorageError, remove_unfinished, write_config
 from fedpg.training.checkpoint import FILE, RECORDS, check_progress, load_checkpoint, save_checkpoint, save_policy
-from fedpg.training.each import measure
+from fedpg.training.each import check_tasks, keep_tasks, measure
 from fedpg.training.events import Events
 from fedpg.training.folders import alone_in, check_folder, made_before, make_folder
 from fedpg.training.harm import HARM
@@ -68,6 +68,7 @@ def train_seeds(
     for seed, folder in folders.items():
         if folder is not None:
             check_folder(folder, problem.config, seed, resume)
+            check_tasks(folder, problem)
     if sites is None:
         check_room(needed(problem))
     workers = min(len(seeds), at_a_time(problem))
@@ -192,6 +193,7 @@ class _Training:
         if self.folder is not None:
             remove_unfinished(self.folder)
             write_config(self.folder, config, self.seed)  # a resumed run may have been made longer
+            keep_tasks(self.folder, self.problem)
         began = saved = time.monotonic()
         before, warned = self.records.steps, False
         with contextlib.ExitStack() as held:
@@ -266,7 +268,7 @@ class _Training:
 
     def _save(self) -> None:
         if self.folder is not None:
-            save_checkpoint(self.folder, self.problem.config, self.seed, self.state, self.records)
+            save_checkpoint(self.folder, self.problem, self.seed, self.state, self.records)
             self.records.save(self.folder / RECORDS)
 
     def _snapshot(self, speed: float) -> Snapshot:

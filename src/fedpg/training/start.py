@@ -71,11 +71,17 @@ def _of_folder(folder: Path, problem: Problem) -> Array:
     tensors, about = load_tensors(folder / FILE, "checkpoint")
     _check_network(folder, from_json(about["settings"]), problem)
     theta = tensors.get(".theta")
-    if theta is None or theta.shape != (problem.policy.size,):
-        size = "no" if theta is None else theta.size
+    shapes = about.get("shapes")
+    if shapes is None and (folder / POLICY).exists():  # checkpoints of older versions do not have them
+        shapes = {name: value.shape for name, value in load_tensors(folder / POLICY, "policy")[0].items()}
+    shapes = None if shapes is None else {name: tuple(shape) for name, shape in shapes.items()}
+    if theta is None or theta.shape != (problem.policy.size,) or shapes not in (None, problem.policy.shapes):
+        theirs = shapes or f"{'no' if theta is None else theta.size} parameters"
+        ours = problem.policy.shapes if shapes else problem.policy.size
         raise StorageError(
-            f"the policy of {folder} has {size} parameters, and this run's has {problem.policy.size}: it is of a task "
-            "with other observations or actions, or of another network"
+            f"the policy of {folder} has {theirs}, and this run's, for {problem.task.id}, has {ours}: it is of a task "
+            "with other observations or actions, or of another network. Give a task with those of "
+            f"{about['settings']['task']}"
         )
     return jnp.asarray(theta)
 
