@@ -32,7 +32,7 @@ NOBODY = "no attack"
 HONEST, SERVER = "mean", "server"
 ONE, PLACE = "one agent alone", "only the honest agents"
 ALONE = re.compile(r"agent (\d+) alone")
-"""As a defence that finds every liar would have it; each agent divides by its own number of steps."""
+"""`PLACE` is what a defence would leave that finds every liar."""
 REFERENCES = ((NOBODY, HONEST), (PLACE, HONEST), (ONE, HONEST), (NOBODY, SERVER))
 
 
