@@ -177,7 +177,7 @@ def untuned(head: list[str], rows: Rows) -> Rows:
         runs = stored(panel, curve_of(panel, labels[rest]))
         assert len(runs) == 3
         filled.append([what, *(str(mean_at(runs, number(mark))) for mark in head[1:])])
-    assert len(rows) == 18
+    assert len(rows) >= 15
     return filled
 
 
