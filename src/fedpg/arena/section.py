@@ -10,6 +10,7 @@ from fedpg.arena.matrix import Matrix, matrix_of
 from fedpg.arena.players import HONEST, NOBODY, SERVER, pairs_of, settings_of, title_of
 from fedpg.arena.show import READING, STANDINGS, heat_map, percent, standings_rows
 from fedpg.config import Config
+from fedpg.experiments.findings import ENOUGH, NAMES, Finding, judged
 from fedpg.experiments.fingerprint import fingerprint
 from fedpg.experiments.render import Block, Details, Heading, Pictures, Table, Text
 from fedpg.storage import write_whole
@@ -51,6 +52,35 @@ def arenas(results: Path) -> Iterator[Arena]:
         if casts:
             cast = max(casts, key=lambda cast: cast.size)
             yield Arena(path, base, games, cast, matrix_of(games, *cast))
+
+
+def found_in(results: Path) -> Iterator[Finding]:
+    """What holds of the default in the arenas, a line each."""
+    good, said = [], []
+    for arena in arenas(results):
+        ours = {standing.defence: standing for standing in arena.matrix.standings()}.get(OURS)
+        if ours is not None and not arena.base.vary:
+            good.append(ours.worst.value >= ENOUGH)
+            game = f"{NAMES.get(arena.base.task, arena.base.task)}, {arena.base.algorithm}, {arena.base.trajectories:,}"
+            said.append(f"{ours.worst.value:.0%} ({game}{STAR * (arena.old > 0)})")
+    if good:
+        words = (
+            "what the worst attack leaves of what the honest learn by the plain mean, by task, algorithm and "
+            f"trajectories: {', '.join(said)}"
+        )
+        words += "; starred: games of another version of the code" * any(STAR in text for text in said)
+        yield Finding(f"No attack that we know costs {OURS} more than a tenth", judged(good), words)
+    good, said = [], []
+    for task, name in NAMES.items():
+        seeds = seeds_of(task, results)
+        for plan in plans(task) if seeds else ():
+            lied = worth(Ledger(results, plan.base).results, (WORST[0], OURS), seeds)
+            if lied is not None and plan.width == SHOWN_WIDTH:
+                good.append(lied.kept >= ENOUGH)
+                said.append(f"{name} {lied.kept:.0%}")
+    if good:
+        words = f"honest replies kept where agents differ by ±{SHOWN_WIDTH:.0%} and three of ten lie: {', '.join(said)}"
+        yield Finding("Honest agents that differ are not taken for liars", judged(good), words)
 
 
 def in_short(results: Path) -> Iterator[Block]:

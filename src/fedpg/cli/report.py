@@ -22,15 +22,22 @@ class Report:
 
 def run_report(command: Report) -> int:
     need("matplotlib", "PIL")
-    from fedpg.arena.section import in_short, sections
+    from fedpg.arena.section import found_in, in_short, sections
     from fedpg.experiments.report import write_report
     from fedpg.experiments.runner import say
     from fedpg.experiments.store import load_all
 
     out = command.out or command.results
     stored = load_all(command.results)
-    for path in write_report(
-        command.results, out, stored, say, short=in_short(command.results), more=sections(command.results, out)
-    ):
+    written = write_report(
+        command.results,
+        out,
+        stored,
+        say,
+        further=found_in(command.results),
+        short=in_short(command.results),
+        more=sections(command.results, out),
+    )
+    for path in written:
         print(path)
     return 0

@@ -38,6 +38,8 @@ class Table:
     """What a link calls it where the page is short: a table with a name and many rows has a file of its own."""
     grouped: bool = False
     """Whether a page shows the first cell only where it is another than in the row before."""
+    prose: bool = False
+    """Whether cells hold sentences, which may be broken into lines."""
 
     @property
     def shown(self) -> list[list[str]]:
@@ -192,7 +194,7 @@ def _html(block: Block, ids: Ids, links: str = "") -> str:
 
 def _html_table(table: Table) -> str:
     def cells(row: Sequence[str], tag: str) -> str:
-        kinds = ["words" if i < table.words else table.marks.get(text, "") for i, text in enumerate(row)]
+        kinds = [f"{'words' * (i < table.words)} {table.marks.get(text, '')}".strip() for i, text in enumerate(row)]
         opened = (f'<{tag} class="{kind}">' if kind else f"<{tag}>" for kind in kinds)
         # What a cell says may come from a file: no markup in it.
         return "".join(f"{o}{html.escape(text)}</{tag}>" for o, text in zip(opened, row, strict=True))
@@ -201,7 +203,8 @@ def _html_table(table: Table) -> str:
     head = f"<thead><tr>{cells(table.columns, 'th')}</tr></thead>"
     body = "\n".join(f"<tr>{cells(row, 'td')}</tr>" for row in table.shown)
     # A box of its own: a wide table scrolls in it, and the page does not.
-    return f'<div class="wide" tabindex="0"><table>{caption}{head}<tbody>\n{body}\n</tbody></table></div>'
+    opened = '<table class="prose">' if table.prose else "<table>"
+    return f'<div class="wide" tabindex="0">{opened}{caption}{head}<tbody>\n{body}\n</tbody></table></div>'
 
 
 def _html_pictures(block: Pictures) -> str:

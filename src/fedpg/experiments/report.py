@@ -1,5 +1,6 @@
 """The report: figures, tables and where they come from, from stored runs alone."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from fedpg.experiments.figures import (
     runs_of,
     theirs_of,
 )
+from fedpg.experiments.findings import Finding, findings, table_of
 from fedpg.experiments.panels import Experiment, Panel
 from fedpg.experiments.render import (
     Block,
@@ -56,6 +58,12 @@ VERDICT = (
     "Byzantine; `recall`: of the Byzantine replies, the share that was rejected."
 )
 
+COUNTED = (
+    "The verdict counts how often our mean lies inside the paper's 90% band, above it or below it, over the curves of "
+    "figures 1 and 2 (without those that are repeated as a reference) and all marks. Starred: where that band cannot "
+    "be read off, and the paper's mean is compared with our 95% interval, a weaker test. "
+)
+
 
 def perfect() -> str:
     """What the share inside would be if nothing differed but the seeds."""
@@ -73,19 +81,20 @@ def write_report(
     out: Path,
     stored: Stock,
     say: Callable[[str], None],
+    further: Iterable[Finding] = (),
     short: Iterable[Block] = (),
     more: Iterable[Block] = (),
 ) -> list[Path]:
     """report.html, report.md, pictures/ and tables/ in `out`; returns what was written.
 
-    `short`: what else the answer at the top says; `more`: what else there is at the end.
+    `further`: what else the answer at the top says; `short`: its numbers; `more`: what else there is at the end.
     """
     if not stored:
         raise StorageError(f"there are no stored runs in {results}: make some with `fedpg reproduce figure1`")
     experiments = [e for e in EXPERIMENTS.values() if any(runs_of(panel, stored) for panel in e.panels)]
     say("making the tables, and the pictures of the page")
     written = write_pictures(experiments, stored, out, say)
-    blocks = [*page(experiments, stored, short), *sections_of(more)]
+    blocks = [*page(experiments, stored, further, short), *sections_of(more)]
     for name, text in (("report.html", to_html(TITLE, blocks)), ("report.md", to_markdown(TITLE, blocks))):
         write_whole(out / name, text)
         written.append(out / name)
@@ -138,23 +147,16 @@ def drawn(experiment: Experiment, stored: Stock) -> dict[str, list[Panel]]:
     return {name: panels for name, panels in pictures.items() if any(runs_of(panel, stored) for panel in panels)}
 
 
-def page(experiments: Sequence[Experiment], stored: Stock, short: Iterable[Block] = ()) -> Iterator[Block]:
-    """The whole page."""
+def page(
+    experiments: Sequence[Experiment], stored: Stock, further: Iterable[Finding] = (), short: Iterable[Block] = ()
+) -> Iterator[Block]:
+    """The whole page: the answer, its numbers, then one section after the other."""
     runs = list(stored.values())
-    if panels := panels_of(experiments, stored):
-        yield from answer(panels, stored)
+    yield Text("**What holds, and what does not:**")
+    yield table_of([*findings(stored), *further])
+    panels = panels_of(experiments, stored)
+    if panels:
         yield _pictures("What a return costs", panels, stored)
-    yield from short
-    total, table = tables.tally(experiments, stored)
-    if total:
-        found = ", ".join(f"{total[word] + total[f'{word}*']} {word}" for word in ("inside", "above", "below"))
-        weaker = sum(count for word, count in total.items() if word.endswith("*"))
-        yield Text(
-            f"**The paper's figures**: at {total.total()} marks of the curves of figures 1 and 2, against its 90% "
-            f"bands, **{found}**" + (f"; {weaker} of these, starred below, by a weaker test." if weaker else "."),
-            "verdict",
-        )
-        yield table
     yield Text(
         f"{len(runs)} runs of {len({run.key[0] for run in runs})} settings, each a function of its settings and its "
         "seed. The paper: Fan et al., Fault-Tolerant Federated Reinforcement Learning with Theoretical Guarantee, "
@@ -168,15 +170,11 @@ def page(experiments: Sequence[Experiment], stored: Stock, short: Iterable[Block
             f"**{other} of these runs were made by another version of the code** and are used as they are.", "warning"
         )
     yield Contents()
-    if total:
-        counted = (
-            "The verdict counts how often our mean lies inside the paper's 90% band, above it or below it, over the "
-            "curves of figures 1 and 2 (without those that are repeated as a reference) and all marks. Starred: where "
-            "that band cannot be read off, and the paper's mean is compared with our 95% interval, a weaker test. "
-        )
-        yield Section(Heading("How to read this"), [Text(counted + perfect()), Text(READING), Text(VERDICT)])
-    else:
-        yield Section(Heading("How to read this"), [Text(READING), Text(VERDICT)])
+    total, table = tables.tally(experiments, stored)
+    yield Section(Heading("The answer in numbers"), list(_numbers(panels, stored, short, total, table)), unfolded=True)
+    yield Section(
+        Heading("How to read this"), [*([Text(COUNTED + perfect())] if total else []), Text(READING), Text(VERDICT)]
+    )
     for experiment in experiments:
         unfolded = experiment.name in tables.FIGURES
         yield Section(Heading(experiment.title), list(section(experiment, stored)), unfolded)
@@ -188,6 +186,24 @@ def page(experiments: Sequence[Experiment], stored: Stock, short: Iterable[Block
     yield Section(Heading("Time"), [Text(shared), tables.times(experiments, stored)])
     known = "A run is known by its settings, its seed and the version of the code that decides its numbers."
     yield Section(Heading("Code, versions and machines"), [Text(known), *tables.provenance(runs)])
+
+
+def _numbers(
+    panels: Sequence[Panel], stored: Stock, short: Iterable[Block], total: Counter[str], table: Table
+) -> Iterator[Block]:
+    """What a return costs, what else there is in short, and the paper's curves."""
+    if panels:
+        yield from answer(panels, stored)
+    yield from short
+    if total:
+        found = ", ".join(f"{total[word] + total[f'{word}*']} {word}" for word in ("inside", "above", "below"))
+        weaker = sum(count for word, count in total.items() if word.endswith("*"))
+        yield Text(
+            f"**The paper's figures**: at {total.total()} marks of the curves of figures 1 and 2, against its 90% "
+            f"bands, **{found}**" + (f"; {weaker} of these, starred below, by a weaker test." if weaker else "."),
+            "verdict",
+        )
+        yield table
 
 
 def section(experiment: Experiment, stored: Stock) -> Iterator[Block]:
