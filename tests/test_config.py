@@ -12,7 +12,8 @@ import pytest
 import fedpg
 from fedpg import Aggregator, Attack, Config, ConfigError, make_config, make_problem
 from fedpg.algorithms import ALGORITHMS, make_algorithm
-from fedpg.config import STEPS_BY, from_json, most_rounds, refuse_idle_attack, to_json
+from fedpg.config import BUILT_IN, STEPS_BY, from_json, most_rounds, refuse_idle_attack, to_json
+from fedpg.presets import WITHOUT, defaults
 from fedpg.server import Server
 from fedpg.training.rounds import paper_count
 
@@ -350,12 +351,17 @@ def test_a_step_size_that_the_algorithm_does_not_use_is_refused(algorithm: str, 
     assert made != make_algorithm(algorithm)
 
 
-@pytest.mark.parametrize("setting", [{"importance": "trajectory"}, {"ratio_bound": 0.1}], ids=str)
-def test_importance_weights_are_refused_where_natural_steps_would_not_use_them(setting: dict[str, Any]):
-    (name,) = setting
-    with pytest.raises(ConfigError, match=f"{name} has no meaning for algorithm 'natural'"):
-        make_config(**setting)
-    assert getattr(make_config(algorithm="res-nharpg", **setting), name) == setting[name]
+@pytest.mark.parametrize("name", WITHOUT)
+def test_what_an_algorithm_lacks_cannot_be_set(name: str):
+    other = {"importance": ("trajectory", "step"), "ratio_bound": (0.1, 0.2)}[name]
+    for algorithm in BUILT_IN:
+        usual = getattr(defaults(algorithm=algorithm), name)
+        given = {name: next(value for value in other if value != usual)}
+        if algorithm in WITHOUT[name][0]:
+            with pytest.raises(ConfigError, match=f"{name} has no meaning for algorithm '{algorithm}', which has no"):
+                make_config(algorithm=algorithm, **given)
+        else:
+            assert getattr(make_config(algorithm=algorithm, **given), name) == given[name]
     for preset in ("paper", "released"):  # what a preset sets is no wish of the user's
         assert make_config(preset=preset, algorithm="natural").preset == preset
 

@@ -341,6 +341,18 @@ def test_the_price_of_a_return_is_counted_in_every_way():
     assert len(table.columns) == len(first)
 
 
+def test_the_server_alone_does_not_pay_for_agents_to_whom_it_does_not_listen():
+    panel = EXPERIMENTS["algorithms"].panels[0]
+    alone = next(curve for curve in panel.curves if curve.label == "natural steps, the server alone")
+    run = stored_run(config_of(panel, alone), 0, [9, 480, 490, 500], length=300.0)  # as many of its own as an agent
+    more = {"trajectories_agent": run.trajectories, "steps_training": run.trajectories, "bytes": run.trajectories}
+    run = dataclasses.replace(run, columns=run.columns | more)
+    (row,) = prices([panel], {run.key: run}).rows
+    assert row[1:] == [alone.label, "475", "1 of 1", "300", "", "", "300", "", "", "3"]
+    ((_, (shown,)),) = runs_of(panel, {run.key: run})
+    assert shown.columns["trajectories_total"].tolist() == run.trajectories.tolist()
+
+
 def test_curves_that_the_paper_does_not_have_are_in_the_tables_too():
     whole = EXPERIMENTS["figure3"]
     panel = whole.panels[0]

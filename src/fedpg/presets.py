@@ -173,6 +173,13 @@ def make_config(
     return config
 
 
+WITHOUT: dict[str, tuple[tuple[str, ...], str]] = {
+    "importance": (("natural", "gpomdp", "n-pg-igt"), "importance weights"),
+    "ratio_bound": (("natural", "gpomdp", *SUCCESSORS), "inner loop whose importance weights could be bounded"),
+}
+"""Settings -> the algorithms that do not use them, and what these lack."""
+
+
 def refuse_idle(config: Config) -> None:
     """A number that nobody uses is a mistake, not a wish."""
     given = [n for n in ("sigma", "delta") if getattr(config, n) != getattr(Config, n)]
@@ -190,13 +197,12 @@ def refuse_idle(config: Config) -> None:
                     f"{name} has no meaning for algorithm {config.algorithm!r}, which chooses the length of its steps "
                     f"itself: set {STEPS_BY[config.algorithm]} by algorithm_options, or choose another algorithm"
                 )
-    if config.algorithm == "natural":
-        for name in ("importance", "ratio_bound"):
-            if name in changed:
-                raise ConfigError(
-                    f"{name} has no meaning for algorithm 'natural', which has no importance weights: leave it out, or "
-                    "choose another algorithm"
-                )
+    for name, (algorithms, what) in WITHOUT.items():
+        if name in changed and config.algorithm in algorithms:
+            raise ConfigError(
+                f"{name} has no meaning for algorithm {config.algorithm!r}, which has no {what}: leave it out, or "
+                "choose another algorithm"
+            )
     if config.estimator != "advantage" and "trace" in changed:
         raise ConfigError(
             f"trace is a setting of the estimator 'advantage', and the estimator is {config.estimator!r}: leave it "

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from fedpg.arena.games import Cast, Game, Ledger, Result, read
 from fedpg.arena.heterogeneity import MAIN, STUDIES, WORST, picture, plans, seeds_of, tables, worth
-from fedpg.arena.matrix import Matrix, matrix_of
+from fedpg.arena.matrix import Matrix, matrix_of, ratio
 from fedpg.arena.players import HONEST, NOBODY, SERVER, pairs_of, settings_of, title_of
 from fedpg.arena.show import READING, STANDINGS, heat_map, percent, standings_rows
 from fedpg.config import Config
@@ -58,17 +58,18 @@ def found_in(results: Path) -> Iterator[Finding]:
     """What holds of the default in the arenas, a line each."""
     good, said = [], []
     for arena in arenas(results):
-        ours = {standing.defence: standing for standing in arena.matrix.standings()}.get(OURS)
-        if ours is not None and not arena.base.vary:
-            good.append(ours.worst.value >= ENOUGH)
-            game = f"{NAMES.get(arena.base.task, arena.base.task)}, {arena.base.algorithm}, {arena.base.trajectories:,}"
-            said.append(f"{ours.worst.value:.0%} ({game}{STAR * (arena.old > 0)})")
+        if OURS in arena.cast.defences and not arena.base.vary:
+            gains, base = arena.matrix.gains, arena.base
+            left = {attack: ratio(gains[attack, OURS], gains[NOBODY, OURS]) for attack in arena.matrix.attacks}
+            worst = min(left, key=lambda attack: left[attack].value)
+            good.append(left[worst].value >= ENOUGH)
+            game = (
+                f"{NAMES.get(base.task, base.task)}{STAR * (arena.old > 0)}, {base.algorithm} to {base.trajectories:,}"
+            )
+            played = f"{len(left)} attacks, {len(arena.matrix.seeds)} seeds"
+            said.append(f"{game} {percent(left[worst])} ({worst}; {played})")
     if good:
-        words = (
-            "what the worst attack leaves of what the honest learn by the plain mean, by task, algorithm and "
-            f"trajectories: {', '.join(said)}"
-        )
-        words += "; starred: games of another version of the code" * any(STAR in text for text in said)
+        words = f"what the worst attack leaves of the area that ten honest agents learn with {OURS}: {'; '.join(said)}"
         yield Finding(f"No attack that we know costs {OURS} more than a tenth", judged(good), words)
     good, said = [], []
     for task, name in NAMES.items():
@@ -77,10 +78,11 @@ def found_in(results: Path) -> Iterator[Finding]:
             lied = worth(Ledger(results, plan.base).results, (WORST[0], OURS), seeds)
             if lied is not None and plan.width == SHOWN_WIDTH:
                 good.append(lied.kept >= ENOUGH)
-                said.append(f"{name} {lied.kept:.0%}")
+                old = STAR * (_old_of(task, results, seeds)[0] > 0)
+                said.append(f"{name}{old} {lied.kept:.0%} ({len(seeds)} seeds)")
     if good:
-        words = f"honest replies kept where agents differ by ±{SHOWN_WIDTH:.0%} and three of ten lie: {', '.join(said)}"
-        yield Finding("Honest agents that differ are not taken for liars", judged(good), words)
+        words = f"honest replies kept while three of ten lie ({WORST[0]}): {', '.join(said)}"
+        yield Finding(f"Honest agents that differ by ±{SHOWN_WIDTH:.0%} are not taken for liars", judged(good), words)
 
 
 def in_short(results: Path) -> Iterator[Block]:

@@ -76,10 +76,21 @@ class Experiment:
 
 
 def counted(curve: Curve, run: Stored) -> Stored:
-    """A run with its trajectories as the curve counts them."""
-    if curve.together == 1:
-        return run
-    return replace(run, columns={**run.columns, "trajectories": run.trajectories // curve.together})
+    """A run with its trajectories as the curve counts them.
+
+    Of the server alone, without what its agents sample, to whom it does not listen; how many time steps and bytes are
+    theirs was not stored.
+    """
+    columns = dict(run.columns)
+    if curve.together != 1:
+        columns["trajectories"] = run.trajectories // curve.together
+    if run.config.aggregator == "server" and "trajectories_agent" in columns:
+        columns["trajectories_total"] = (
+            columns["trajectories_total"] - run.config.agents * columns["trajectories_agent"]
+        )
+        for name in ("trajectories_agent", "steps_training", "bytes"):
+            columns.pop(name, None)
+    return replace(run, columns=columns)
 
 
 def config_of(panel: Panel, curve: Curve) -> Config:

@@ -58,6 +58,7 @@ VERDICT = (
     "Byzantine; `recall`: of the Byzantine replies, the share that was rejected."
 )
 
+OTHER_CODE = " (starred: with games of another version of the code)"
 COUNTED = (
     "The verdict counts how often our mean lies inside the paper's 90% band, above it or below it, over the curves of "
     "figures 1 and 2 (without those that are repeated as a reference) and all marks. Starred: where that band cannot "
@@ -152,8 +153,9 @@ def page(
 ) -> Iterator[Block]:
     """The whole page: the answer, its numbers, then one section after the other."""
     runs = list(stored.values())
-    yield Text("**What holds, and what does not:**")
-    yield table_of([*findings(stored), *further])
+    found = [*findings(stored), *further]
+    yield Text("**What holds, and what does not**" + OTHER_CODE * any("*" in line.measured for line in found) + ":")
+    yield table_of(found)
     panels = panels_of(experiments, stored)
     if panels:
         yield _pictures("What a return costs", panels, stored)

@@ -207,7 +207,8 @@ def prices(panels: Sequence[Panel], stored: Stock) -> Table:
     caption = (
         "Until the mean of three evaluations is that return, the median of the seeds that got there: trajectories as "
         "the paper counts them, of one agent, of all agents and the server, environment steps in training, what "
-        "crossed the network, and rounds. Runs of older versions do not have all of it."
+        "crossed the network, and rounds. Of the server alone, only its own trajectories. Runs of older versions do "
+        "not have all of it."
     )
     return Table(columns, rows, caption, words=2, name="What a return costs", grouped=True)
 
