@@ -55,6 +55,13 @@ def test_the_figures_are_those_of_the_paper():
             assert curves(name, task) == honest | {("fedpg-br", 10, 3, attack)}
 
 
+def test_a_limit_is_one_of_trajectories_as_each_curve_counts_them():
+    found = configs_of([EXPERIMENTS["algorithms"].on(["HalfCheetah-v5"])], 300)
+    lengths = {config.batch: config.trajectories for config in found if config.algorithm == "natural"}
+    assert lengths == {(16, 16): 300, (160, 160): 300 * 20}  # all trajectories in one place: 20 count as one
+    assert all(config.trajectories <= 300 for config in found if config.algorithm != "natural")
+
+
 def test_every_curve_of_the_paper_is_drawn_in_some_panel_and_none_is_asked_for_that_it_does_not_have():
     asked = {c.paper for e in EXPERIMENTS.values() for p in e.panels for c in p.curves if c.paper}
     assert asked == set(paper_curves())

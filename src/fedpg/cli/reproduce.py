@@ -14,7 +14,6 @@ from rich.markup import escape
 from rich.table import Table
 
 from fedpg.cli.arguments import check_folder_name, check_positive, check_seed, on_signal, parse_seeds
-from fedpg.config import Config
 from fedpg.errors import ConfigError
 from fedpg.extras import need
 from fedpg.machine import versions
@@ -114,7 +113,7 @@ def run_reproduce(command: Reproduce) -> int:
         return 0
     if not command.dry_run:
         need("matplotlib", "PIL")  # for the pictures at the end
-    configs = [shortened(config, command.trajectories) for config in configs_of(experiments)]
+    configs = configs_of(experiments, command.trajectories)
     todo = plan(configs, seeds, stored, again=command.old == "again")
     if todo.old and command.old == "verify":
         verify_stored(todo.old, command.results)
@@ -175,10 +174,6 @@ def show(experiments: Sequence["Experiment"], results: Path, keep: bool) -> None
     whole = [EXPERIMENTS[experiment.name] for experiment in experiments]  # a picture has all of its panels
     for path in write_pictures(whole, stored, results, say):
         print(path)
-
-
-def shortened(config: Config, trajectories: int | None) -> Config:
-    return config if trajectories is None else replace(config, trajectories=min(trajectories, config.trajectories))
 
 
 def train_missing(
@@ -280,7 +275,7 @@ def print_list(
     table.add_column("time left", justify="right", no_wrap=True)
 
     def row(name: str, what: str, chosen: Sequence["Experiment"]) -> None:
-        todo = plan([shortened(c, limit) for c in configs_of(chosen)], seeds, stored, again=False)
+        todo = plan(configs_of(chosen, limit), seeds, stored, again=False)
         missing = sum(len(unit.seeds) for unit in todo.units)
         seconds = sum(seconds_of(unit, rates) for unit in todo.units) / max(1, min(every_core(), len(todo.units)))
         have = f"{todo.wanted - missing}" + (f" ({len(todo.old)} old)" if todo.old else "")

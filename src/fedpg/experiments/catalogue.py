@@ -1,6 +1,7 @@
 """The experiments as data: figures, their panels, and the curves in them."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from fedpg.config import Config
@@ -40,9 +41,16 @@ ATTACK_TITLES = {
 }
 
 
-def configs_of(experiments: Iterable[Experiment]) -> list[Config]:
-    """The settings of all curves, each once: figures share runs."""
-    return list(dict.fromkeys(config_of(p, c) for e in experiments for p in e.panels for c in p.curves))
+def configs_of(experiments: Iterable[Experiment], until: int | None = None) -> list[Config]:
+    """The settings of all curves, each once: figures share runs. No curve goes further than `until`, as it counts."""
+    found = (_until(config_of(p, c), c, until) for e in experiments for p in e.panels for c in p.curves)
+    return list(dict.fromkeys(found))
+
+
+def _until(config: Config, curve: Curve, until: int | None) -> Config:
+    if until is None:
+        return config
+    return replace(config, trajectories=min(until * curve.together, config.trajectories))
 
 
 def find(names: Sequence[str], tasks: Sequence[str], only: Sequence[str] = ()) -> list[Experiment]:
