@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import gc
 import json
 import threading
 from pathlib import Path
@@ -34,6 +35,7 @@ from fedpg.cli import main
 from fedpg.cli.arena import playable
 from fedpg.experiments import fingerprint as fingerprint_module
 from fedpg.experiments.fingerprint import fingerprint
+from fedpg.tasks.simulators import EnvPoolSimulator
 
 SHORT = {"batch": (3, 3), "minibatch": 2, "horizon": 20, "test_horizon": 20, "test_episodes": 2, "sigma": "auto"}
 BASE = base_config("CartPole-v1", agents=4, byzantine=1, trajectories=12, **SHORT)
@@ -288,6 +290,32 @@ def test_a_game_that_takes_minutes_goes_on_from_its_checkpoint(tmp_path: Path):
     whole = Ledger(tmp_path / "whole", base)
     play_all([game], pairings, whole, tmp_path / "other", threading.Event(), quiet)
     assert whole.results[game].curve == ledger.results[game].curve
+
+
+@pytest.mark.simulators
+@pytest.mark.slow
+def test_the_simulators_of_a_game_end_with_it(tmp_path: Path):
+    pytest.importorskip("envpool", reason="no EnvPool here: there are no pools to be kept")
+    base = base_config("InvertedPendulum-v5", 4, 1, 12, **(SHORT | {"hidden": (4,)}))
+    pairs = [("sign-flipping", "mean"), ("sign-flipping", "median")]
+    pairings, ledger = pairings_of(base, pairs), Ledger(tmp_path, base)
+    most = []
+
+    def count(game: Game, share: float) -> None:
+        most.append(len(pools()))
+
+    before = pools()
+    assert (
+        play_all([Game(*pair, 0) for pair in pairs], pairings, ledger, tmp_path / "runs", threading.Event(), count) == 2
+    )
+    assert max(most) > len(before)
+    assert pools() <= before
+
+
+def pools() -> set[int]:
+    """All of EnvPool that are alive."""
+    gc.collect()
+    return {id(found) for found in gc.get_objects() if isinstance(found, EnvPoolSimulator)}
 
 
 # --- what came of it

@@ -1,6 +1,7 @@
 """Playing: one training for each attack, defence and seed, several side by side; a file of what came of each."""
 
 import functools
+import gc
 import json
 import math
 import shutil
@@ -255,6 +256,8 @@ def play_all(
             problem, code = pairings[game.attack, game.defence]
             slow = bool(problem.task.simulator)
             folder = runs / code / name_of(problem.config) / f"{problem.config.trajectories}-seed-{game.seed}"
+            if slow:  # with simulators of its own, which end with it: a gigabyte for each pair would be kept otherwise
+                problem = _problem(ledger.base, game.attack, problem.config)
             if workers > 1:
                 problem = problem._replace(task=problem.task.beside_others())
             share = functools.partial(report, game)
@@ -266,6 +269,9 @@ def play_all(
                 shutil.rmtree(folder, ignore_errors=True)
                 done += 1
                 report(game, 1.0)
+            if slow:
+                del problem
+                gc.collect()  # pools and those who keep them know each other
         except BaseException:
             stop.set()
             raise
