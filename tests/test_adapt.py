@@ -11,6 +11,7 @@ import pytest
 import fedpg
 from fedpg import make_config, make_problem
 from fedpg.cli import main
+from fedpg.cli.adapt import going_on
 from fedpg.training.checkpoint import save_policy
 from gym_probes import Walk
 
@@ -104,13 +105,50 @@ def test_a_network_that_was_passed_in_python_is_needed_again(tmp_path: Path, cap
 def test_whose_task_it_is_must_be_known(poles: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert adapt(poles, "--agent", "2") == 2
     assert "agent must be from 0 to 1, not 2" in capsys.readouterr().err
-    fedpg.train(parameters={"half_length": [0.3, 0.6]}, out=tmp_path / "passed", **SMALL)
-    assert adapt(tmp_path / "passed", "--agent", "1") == 2
-    assert "differ in what was passed in Python (half_length): give --task" in capsys.readouterr().err
-    both = {"vary": ("length=0.3,0.6",), "parameters": {"mass_pole": [0.1, 0.2]}}
-    fedpg.train(out=tmp_path / "both", **both, **SMALL)
-    assert adapt(tmp_path / "both", "--agent", "1") == 2
-    assert "differ in what was passed in Python (mass_pole): give --task" in capsys.readouterr().err
     fedpg.train(out=tmp_path / "alike", **SMALL)
     assert adapt(tmp_path / "alike", "--agent", "1") == 2
     assert "do not differ: give --task" in capsys.readouterr().err
+    assert adapt(poles, "--agent", "1", "--task", "CartPole-v1") == 2
+    assert "or --task: not both" in capsys.readouterr().err
+
+
+LENGTHS = [0.3, 0.6]
+
+
+def length_of(agent: int) -> dict[str, float]:
+    return {"half_length": LENGTHS[agent]}
+
+
+@pytest.mark.slow
+def test_a_task_is_the_one_that_the_agent_had(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    """Whatever gave it: a function that has changed since, or is not here any more, or numbers passed in Python."""
+    fedpg.train(vary=(f"{__name__}:length_of",), parameters={"mass_pole": [0.1, 0.2]}, out=tmp_path / "run", **SMALL)
+    words = ("half_length=0.6,", "mass_pole=0.2,")
+    assert main(["export", str(tmp_path / "run"), "--episodes", "0"]) == 0
+    exported = tmp_path / "run" / "exported-numpy"
+    for n, change in enumerate(
+        (lambda: None, lambda: LENGTHS.reverse(), lambda: monkeypatch.delattr(f"{__name__}.length_of"))
+    ):
+        change()
+        for path in (tmp_path / "run", exported):
+            out = tmp_path / f"{n}-{path.name}"
+            assert adapt(path, "--agent", "1", "--out", str(out)) == 0
+            assert set(fedpg.load(out).config.vary) == set(words)
+    LENGTHS.reverse()
+    capsys.readouterr()
+    (tmp_path / "run" / "agents.json").write_text('{"parameters": {"half_length": [0.5]}}')
+    assert adapt(tmp_path / "run", "--agent", "1") == 2
+    assert "it is not about 2 agents" in capsys.readouterr().err
+    (tmp_path / "run" / "agents.json").write_text('{"parameters": {"motor": [0.5, 0.6]}}')
+    assert adapt(tmp_path / "run", "--agent", "1") == 2
+    said = capsys.readouterr().err
+    assert "no parameter 'motor'" in said
+    assert "Instead of --agent, give --task" in said
+
+
+def test_one_goes_on_with_the_discount_and_the_tests_of_the_run():
+    common = make_config(discount=0.9, vary=("length=0.5",), **SMALL)
+    alone = going_on(common, "CartPole-v1", (), 50)
+    assert (alone.discount, alone.test_episodes, alone.agents, alone.trajectories) == (0.9, 2, 1, 50)

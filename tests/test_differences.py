@@ -475,7 +475,37 @@ def test_returns_per_agent_need_what_the_agents_differ_in_and_others_do_not(
     assert "do not differ" in capsys.readouterr().err
     (tmp_path / FILE).write_text(json.dumps({"parameters": {"half_length": [0.4, 0.5]}}))  # passed in Python
     assert main(["evaluate", policy, "--per-agent"]) == 2
-    assert "differ in what CartPole-v1 does not have by its name (half_length)" in capsys.readouterr().err
+    assert "passed in Python, or is not of CartPole-v1 (half_length)" in capsys.readouterr().err
+    policy = left_policy(tmp_path, vary=("gravity=0.2",))
+    for tasks, words in (
+        (
+            {"half_length": [0.4, 0.5], "gravity": [9.0, 10.0]},
+            "passed in Python, or is not of CartPole-v1 (half_length)",
+        ),
+        ({"gravity": [9.0, 10.0]}, "began with gravity = 9.0 for agent 0, and now that has"),
+    ):
+        (tmp_path / FILE).write_text(json.dumps({"parameters": tasks}))
+        assert main(["evaluate", policy, "--per-agent"]) == 2
+        assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("task", "given", "words"),
+    [
+        (
+            "CartPole-v1",
+            {"vary": ["length=0.5"], "parameters": {"half_length": [0.5, 0.6]}},
+            "half_length is given twice",
+        ),
+        pytest.param(
+            *("LunarLander-v3", {"parameters": {"wind_power": [5.0, 9.0]}}, "wind_power changes nothing while no wind"),
+            marks=pytest.mark.simulators,
+        ),
+    ],
+)
+def test_parameters_that_would_change_nothing_are_refused(task: str, given: dict[str, Any], words: str):
+    with pytest.raises(ConfigError, match=words):
+        fedpg.train(task, agents=2, **given)
 
 
 def test_a_server_whose_task_is_not_known_is_asked_for(tmp_path: Path):

@@ -1,14 +1,15 @@
 """Who plays: attacks and defences as words, `name` or `name,option=value,...`, and the settings of a pair of them."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from fedpg.config import Config, validate
 from fedpg.errors import ConfigError
 from fedpg.presets import make_config
 from fedpg.tasks import make_task
-from fedpg.tasks.differences import differences
+from fedpg.tasks.differences import SWITCH, differences
 
 ATTACKS = (
     *("random-noise", "random-action", "zero-gradient", "reward-flipping"),
@@ -89,8 +90,12 @@ def _taken(options: tuple[str, ...], name: str) -> tuple[tuple[str, ...], str]:
 
 def own_words(base: Config, agent: int) -> tuple[str, ...]:
     """What differs in the task of one agent, in words that say it for this agent alone."""
-    found = differences(make_task(base.task), base.vary, base.agents, base.vary_seed).agents
-    mine = {name: values[agent] for name, values in found.items() if name != "enable_wind"}  # comes with the wind
+    return as_words(agent, differences(make_task(base.task), base.vary, base.agents, base.vary_seed).agents)
+
+
+def as_words(agent: int, found: Mapping[str, Sequence[Any]]) -> tuple[str, ...]:
+    """What one of several agents has of its own, in words that say it for this agent alone."""
+    mine = {name: values[agent] for name, values in found.items() if name != SWITCH}  # comes with the wind
     for name, value in mine.items():
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise ConfigError(

@@ -45,17 +45,23 @@ class Adapt:
 
 def going_on(common: Config, task: str, vary: tuple[str, ...], trajectories: int) -> Config:
     """One agent alone in a task of its own, by natural steps, with the policy and the episodes of a common run."""
-    same = ("hidden", "activation", "categorical", "gaussian", "policy", "horizon", "test_horizon", "batch")
+    same = (
+        *("hidden", "activation", "categorical", "gaussian", "policy"),
+        *("horizon", "test_horizon", "test_episodes", "batch", "discount"),
+    )
     settings = {name: getattr(common, name) for name in same} | {"vary": vary, "trajectories": trajectories}
     return dataclasses.replace(defaults(common.task, "best", agents=1), task=task, **settings)
 
 
 def own_task(run: Path, common: Config, agent: int | None) -> tuple[str, tuple[str, ...]]:
-    """(the task of one agent of a run, and the words that say what differs in it)."""
-    from fedpg.arena.players import own_words
+    """(the task of one agent of a run, and the words that say what differs in it).
+
+    By what the run has written of its agents' tasks: a function that gave them may have changed, or not be here.
+    """
+    from fedpg.arena.players import as_words, own_words
     from fedpg.tasks import make_task
-    from fedpg.tasks.differences import SWITCH
-    from fedpg.training.each import read_tasks
+    from fedpg.tasks.differences import differences
+    from fedpg.training.each import FILE, read_tasks
 
     if agent is None or not 0 <= agent < common.agents:
         raise ConfigError(f"agent must be from 0 to {common.agents - 1}, not {agent}")
@@ -67,14 +73,18 @@ def own_task(run: Path, common: Config, agent: int | None) -> tuple[str, tuple[s
     task = common.task if factories is None else name_of(factories[agent])
     if not task:
         raise ConfigError(f"the agents of {run} have a factory each, and that of agent {agent} has no name: {instead}")
-    words = own_words(common, agent) if common.vary or factories is not None else ()
-    told = {word.partition("=")[0] for word in words} | {SWITCH, "factory"}
-    passed = [name for name in read_tasks(run if run.is_dir() else run.parent) if name not in told]
-    if passed:
-        raise ConfigError(f"the agents of {run} differ in what was passed in Python ({', '.join(passed)}): {instead}")
-    if common.vary or factories is not None:
-        return task, words
-    raise ConfigError(f"the agents of {run} do not differ: give --task, the task to adapt to")
+    folder = run if run.is_dir() else run.parent
+    written = {name: values for name, values in read_tasks(folder).items() if name != "factory"}
+    if any(len(values) != common.agents for values in written.values()):
+        raise StorageError(f"{folder / FILE} is damaged: it is not about {common.agents} agents")
+    if not (written or common.vary or factories is not None):
+        raise ConfigError(f"the agents of {run} do not differ: give --task, the task to adapt to")
+    try:
+        words = as_words(agent, written) if written else own_words(common, agent)
+        differences(make_task(task), words, 1, 0)  # what was passed in Python may not be had by its name
+    except ConfigError as error:
+        raise ConfigError(f"{str(error).rstrip('.')}. Instead of --agent, {instead}") from error
+    return task, words
 
 
 def name_of(factory: Any) -> str:
@@ -109,7 +119,8 @@ def run_adapt(command: Adapt) -> int:
     refuse_several(command.run)
     common = settings_of(command.run)
     if (command.agent is None) == (command.task is None):
-        raise ConfigError("adapt to whom? Give --agent, of a run whose agents differ, or --task")
+        which = "not both" if command.task else "one of them"
+        raise ConfigError(f"adapt to whom? Give --agent, of a run whose agents differ, or --task: {which}")
     if common.policy.startswith("custom:"):
         raise ConfigError(
             f"the network of {command.run} was passed in Python ({common.policy.removeprefix('custom:')}) and has no "

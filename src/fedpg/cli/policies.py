@@ -87,6 +87,7 @@ def run_export(command: Export) -> int:
     from fedpg.export import export_policy
     from fedpg.export.network import network_of
     from fedpg.training.checkpoint import policy_config
+    from fedpg.training.each import read_tasks
     from fedpg.training.room import check_room, for_tests
 
     if command.episodes < 0:
@@ -99,11 +100,12 @@ def run_export(command: Export) -> int:
     check_room(for_tests(problem, command.episodes, "episodes"))
     folder = command.run if command.run.is_dir() else command.run.parent
     config = policy_config(folder / "policy.safetensors" if command.run.is_dir() else command.run)
+    agents = read_tasks(folder) if command.task is None else {}
     if command.task is not None:
         config = replace(config, task=command.task, vary=problem.config.vary)
     returns = greedy_returns(problem, params, command.episodes, command.seed) if command.episodes else np.zeros(0)
     out = command.out or folder / f"exported-{command.to}"
-    for path in export_policy(problem, params, config, command.to, out, folder, returns):
+    for path in export_policy(problem, params, config, command.to, out, folder, returns, agents):
         print(path)
     return 0
 
@@ -179,16 +181,20 @@ def print_each(command: Evaluate, problem: Any, params: Any) -> int:
 
     from fedpg.summary import each_table, is_of_sites
     from fedpg.tasks import RoundKeys
-    from fedpg.training.each import measure, read_tasks
+    from fedpg.training.each import FILE, check_tasks, measure, read_tasks
 
-    folder = command.run if command.run.is_dir() else command.run.parent
-    if not problem.task.varied and (known := read_tasks(folder)):
-        raise ConfigError(
-            f"the agents of {command.run} differ in what {problem.task.id} does not have by its name "
-            f"({', '.join(known)}): leave --per-agent out. What the run's own policy is worth to each is in {folder}"
-        )
-    if not problem.task.varied:
-        raise ConfigError(f"the agents of {command.run} do not differ: leave --per-agent out")
+    folder, task = command.run if command.run.is_dir() else command.run.parent, problem.task
+    if command.task is None or not task.varied:
+        lacking = read_tasks(folder).keys() - task.varied.keys()
+        if lacking:
+            raise ConfigError(
+                f"the agents of {command.run} differ in what was passed in Python, or is not of {task.id} "
+                f"({', '.join(sorted(lacking))}): leave --per-agent out. What a run's own policy is worth to each is "
+                f"in its {FILE}"
+            )
+        if not task.varied:
+            raise ConfigError(f"the agents of {command.run} do not differ: leave --per-agent out")
+        check_tasks(folder, problem)  # a function that gives them may have changed since
     key = jax.random.key(command.seed)
     each = measure(problem, problem.policy.ravel(params), RoundKeys(key, key, 0), command.episodes)
     make_console().print(each_table(each, settings_of(command.run).byzantine, is_of_sites(folder)))

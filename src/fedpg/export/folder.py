@@ -1,6 +1,7 @@
 """Folders with an exported policy: written, and read back for `fedpg evaluate` and `fedpg play`."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,6 +17,7 @@ from fedpg.policies import Params
 from fedpg.problem import Problem
 from fedpg.storage import StorageError, check_format, write_whole
 from fedpg.tasks import AnyTask
+from fedpg.training.each import FILE
 from fedpg.training.load import to_use
 
 ABOUT = "policy.json"
@@ -26,12 +28,19 @@ FORMS: dict[str, tuple[str, ...]] = {"numpy": as_numpy.FILES, "onnx": as_onnx.FI
 
 
 def export_policy(
-    problem: Problem, params: Params, config: Config, to: Form, out: Path, run: Path, returns: np.ndarray
+    problem: Problem,
+    params: Params,
+    config: Config,
+    to: Form,
+    out: Path,
+    run: Path,
+    returns: np.ndarray,
+    agents: Mapping[str, list[Any]] | None = None,
 ) -> list[Path]:
     """Write the policy, its card and its settings into the folder `out`; returns the files.
 
-    `config` are the settings that it was trained with, `run` is the folder with its records, and `returns` are those
-    of greedy episodes.
+    `config` are the settings that it was trained with, `run` is the folder with its records, `returns` are those
+    of greedy episodes, and `agents` is what the tasks of its agents differ in.
     """
     network, history = network_of(problem, params), history_of(run)
     about: dict[str, Any] = {
@@ -55,6 +64,8 @@ def export_policy(
         use += ['action = session.run(["action"], {"observation": observations})[0]  # [n, F], float32', "```", ""]
         others = "`logits`" if network.discrete else "`mean` and `std`, before scaling"
         use += [f"Other outputs: {others}. Operators of opset {as_onnx.OPSET}."]
+    if agents:
+        files[FILE] = (json.dumps({"parameters": agents}) + "\n").encode()
     files["README.md"] = card(config, network, history, returns, use).encode()
     files[ABOUT] = (json.dumps(about, indent=2) + "\n").encode()  # last: then it is complete
     _refuse(out)
@@ -62,6 +73,8 @@ def export_policy(
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise StorageError(f"cannot make the folder {out}: {error.strerror or error}") from error
+    if not agents:
+        (out / FILE).unlink(missing_ok=True)  # of what was exported here before
     for name, data in files.items():
         write_whole(out / name, data)
     return [out / name for name in files]

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypedDict, Unpack, overload
 
+import gymnasium
 import optax
 from jax import Array
 
@@ -17,8 +18,9 @@ from fedpg.errors import ConfigError
 from fedpg.extras import has
 from fedpg.policies import Params, Policy
 from fedpg.presets import make_config, renamed
-from fedpg.problem import Algorithm
+from fedpg.problem import Algorithm, Problem
 from fedpg.tasks import AnyTask, make_task
+from fedpg.tasks.differences import SWITCH, WINDS
 from fedpg.training.progress import Live, Silent, make_reporter
 from fedpg.training.result import Run
 from fedpg.training.run import train_seeds
@@ -140,6 +142,7 @@ def train(
         kind: piece for kind, piece in (pieces | {"algorithm": algorithm}).items() if not isinstance(piece, str | None)
     }
     problem = make_problem(config, given, parameters=parameters, **own)
+    refuse_unheard(problem, parameters or {})
     reporter = make_reporter(config)
     if progress is False or (progress is None and not isinstance(reporter, Live)):
         reporter = Silent()
@@ -150,6 +153,21 @@ def train(
 
         plot_curve(Path(out) / "curve.png", [run.records for run in runs], config.title)
     return runs[0] if seeds is None else runs
+
+
+def refuse_unheard(problem: Problem, parameters: Mapping[str, Sequence[Any]]) -> None:
+    """Parameters that were given and yet change nothing: `vary` gives them too, or there is no wind to be strong."""
+    varied, nominal = problem.task.varied, problem.task.nominal
+    for name, values in parameters.items():
+        if list(varied.get(name, values)) != list(values):
+            raise ConfigError(f"{name} is given twice, by parameters and by vary: leave one of them out")
+    winds = [name for name in WINDS if name in parameters and name in nominal]
+    by_name = problem.config.task in gymnasium.registry  # in a factory of one's own it may blow already
+    if winds and by_name and SWITCH not in varied:
+        raise ConfigError(
+            f"{winds[0]} changes nothing while no wind blows: give vary=['{winds[0]}=...'], which switches it on, or "
+            f"{SWITCH}=[True, ...] beside it in parameters"
+        )
 
 
 def _words(value: Any) -> tuple[Any, ...]:
