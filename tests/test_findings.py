@@ -64,6 +64,8 @@ def test_more_agents_are_faster_only_if_they_are(ten: float, three: float, verdi
     values = [np.interp(1000, [0, until], [20, 500]) for until in learnt.values()]
     assert f"CartPole {values[0]:.0f}, {values[1]:.0f} and {values[2]:.0f} at 1,000 (1 seed)" in finding.measured
     assert not any("more agents" in claim for claim in found(runs[:2]))  # not without one agent alone
+    lucky = run_of("figure1", CARTPOLE, "FedPG-BR (K=3)", level(500), seed=1)  # a seed that the others do not have
+    assert only([*runs, lucky], "more agents") == finding
 
 
 @pytest.mark.parametrize(("left", "verdict"), [(490, HOLDS), (300, FAILS)])

@@ -62,11 +62,14 @@ def more_agents(stored: Stock) -> Finding | None:
     good, said = [], []
     for panel in EXPERIMENTS["figure1"].panels:
         mark = LEARNT[panel.task]
-        runs = [_by_label(panel, stored).get(f"FedPG-BR (K={k})", []) for k in (10, 3, 1)]
-        ten, three, one = (_mean_at(found, mark) for found in runs)
-        if not np.isnan([ten, three, one]).any():
+        labels = _by_label(panel, stored)
+        runs = _of_the_same_seeds(
+            [run for run in labels.get(f"FedPG-BR (K={k})", []) if run.reached >= mark] for k in (10, 3, 1)
+        )
+        if runs[0]:
+            ten, three, one = (float(returns_at(found, np.array([mark])).mean()) for found in runs)
             good.append(ten >= three >= one and ten > one)
-            said.append(f"{NAMES[panel.task]} {ten:.0f}, {three:.0f} and {one:.0f} at {mark:,} ({_seeds(*runs)})")
+            said.append(f"{NAMES[panel.task]} {ten:.0f}, {three:.0f} and {one:.0f} at {mark:,} ({_seeds(runs[0])})")
     words = f"mean return with 10, 3 and 1 agents: {'; '.join(said)}"
     return Finding("FedPG-BR: more agents learn faster", judged(good), words) if good else None
 
@@ -253,11 +256,11 @@ def _by_label(panel: Panel, stored: Stock) -> dict[str, list[Stored]]:
     return {curve.label: list(runs) for curve, runs in runs_of(panel, stored)}
 
 
-def _mean_at(runs: Sequence[Stored], mark: float) -> float:
-    """Over the seeds that got there; NaN if none did."""
-    values = returns_at(runs, np.array([mark]))[:, 0] if runs else np.zeros(0)
-    there = values[~np.isnan(values)]
-    return float(there.mean()) if len(there) else float("nan")
+def _of_the_same_seeds(groups: Iterable[Sequence[Stored]]) -> list[list[Stored]]:
+    """Of several groups of runs those whose seeds all groups have: seeds begin with policies that are good or poor."""
+    listed = [{run.seed: run for run in group} for group in groups]
+    common = sorted(set[int].intersection(*(set(runs) for runs in listed)))
+    return [[runs[seed] for seed in common] for runs in listed]
 
 
 def _cost(runs: Sequence[Stored], target: float) -> float:
