@@ -13,7 +13,7 @@ from fedpg import Algorithm, Problem
 from fedpg.agents import LocalCohort
 from fedpg.algorithms import make_algorithm
 from fedpg.config import SUCCESSORS
-from fedpg.estimators import correction, hessian_product, make_estimator
+from fedpg.estimators import correction, gradient, hessian_product, make_estimator
 from fedpg.federation import Local
 from fedpg.problem import Broadcast, Outcome, Replies, make_broadcast
 from fedpg.server import Server, stride
@@ -76,6 +76,25 @@ def test_pages_recursion_has_the_mean_of_the_old_direction_and_the_difference_of
     now, then = (np.asarray(probes.exact_gradient(policy, at, paths)) for at in (theta, old))
     np.testing.assert_allclose(mean_answer(v), v + now - then, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(mean_answer(np.zeros_like(v)), now, rtol=1e-4, atol=1e-5)  # a large batch, from scratch
+
+
+@pytest.mark.slow
+def test_weights_of_steps_give_corrections_of_the_right_direction_and_half_an_error():
+    """What `--importance step` costs, as docs/successors.md has it: also divided by the steps of the batch."""
+    policy, old, theta, batches, _, chances = estimates("step", size=2)
+    estimator = make_estimator("advantage", probes.GAMMA, "none", "step", 0.97)
+    paths = probes.all_paths()
+    members = probes.batches(probes.as_trajectories(paths), 2)[1]
+    before = np.asarray(probes.probabilities(policy, policy.unravel(old), paths))[members]
+    found = jax.jit(
+        jax.vmap(lambda b: correction(estimator, policy, policy.unravel(theta), policy.unravel(old), b))
+    )(batches)
+    then = jax.jit(jax.vmap(lambda b: gradient(estimator, policy, policy.unravel(old), b)))(batches)
+    now = chances.prod(axis=1) @ np.asarray(found.plain)
+    wanted = now - before.prod(axis=1) @ np.asarray(then)
+    corrected = now - chances.prod(axis=1) @ np.asarray(found.corrected)
+    assert 0.3 < np.linalg.norm(corrected - wanted) / np.linalg.norm(wanted) < 0.6
+    assert corrected @ wanted > 0.85 * np.linalg.norm(corrected) * np.linalg.norm(wanted)
 
 
 @pytest.mark.slow
