@@ -17,6 +17,7 @@ from flwr.proto.message_pb2 import PushObjectRequest
 from federations import Server, Sites, federation, outcomes, records, statuses, until
 from fedpg import Config
 from fedpg.assembly import make_problem
+from fedpg.config import SUCCESSORS
 from fedpg.federation.site import Responder
 from fedpg.flower import warm
 from fedpg.flower.exchange import RECORD
@@ -57,6 +58,28 @@ def test_a_federation_trains_as_a_simulation_does(tmp_path: Path, responders: Ca
         "sites.json",
         "curve.png",
     }
+
+
+@pytest.mark.more
+@pytest.mark.parametrize("algorithm", SUCCESSORS)
+def test_successors_train_between_machines_as_they_do_in_a_simulation(
+    algorithm: str, tmp_path: Path, responders: Callable[[Config], Responder]
+):
+    settings = {"agents": 4, "byzantine": 1, "attack": "sign-flipping", "aggregator": "compass", "sigma": "auto"}
+    made = federation(tmp_path / "f", algorithm=algorithm, **settings, batch=(4, 4), trajectories=24, seed=5)
+    with Sites(made) as sites, Server(made, "--quiet") as server:
+        for name in made.sites:
+            sites.start(name, responders(made.config))
+        assert server.wait() == 0, server.said
+        assert sites.errors == {}
+    simulated = train_seeds(make_problem(made.config), [5], tmp_path / "simulated")[0]
+    there, here = records(server.out), records(simulated.folder)
+    assert len(there) == len(here) > 2
+    for ours, theirs in zip(here[1:], there[1:], strict=True):
+        assert [theirs[name] for name in ("round", "trajectories", "status")] == [
+            ours[name] for name in ("round", "trajectories", "status")
+        ]
+        assert theirs["gradient_norm"] == pytest.approx(ours["gradient_norm"], rel=1e-2), ours["round"]
 
 
 LIES: dict[str, tuple[Callable[[dict[str, Any]], dict[str, Any]], str]] = {

@@ -86,9 +86,9 @@ def test_weights_of_steps_give_corrections_of_the_right_direction_and_half_an_er
     paths = probes.all_paths()
     members = probes.batches(probes.as_trajectories(paths), 2)[1]
     before = np.asarray(probes.probabilities(policy, policy.unravel(old), paths))[members]
-    found = jax.jit(
-        jax.vmap(lambda b: correction(estimator, policy, policy.unravel(theta), policy.unravel(old), b))
-    )(batches)
+    found = jax.jit(jax.vmap(lambda b: correction(estimator, policy, policy.unravel(theta), policy.unravel(old), b)))(
+        batches
+    )
     then = jax.jit(jax.vmap(lambda b: gradient(estimator, policy, policy.unravel(old), b)))(batches)
     now = chances.prod(axis=1) @ np.asarray(found.plain)
     wanted = now - before.prod(axis=1) @ np.asarray(then)
