@@ -3,11 +3,12 @@
     python studies/unbiased.py
     python studies/unbiased.py --algorithms n-pg-igt --seeds 3
 
-ByzPG and FedSVRPG-M correct an old direction by g(theta) - omega g(old), Res-NHARPG by a Hessian. With the preset
-`best` the importance weights and the Hessian are those of single steps (`--importance step`) and gradients are divided
-by the time steps of their batch, which has less variance and a bias. Here are both beside forms without: weights of
-whole trajectories, or of all decisions so far, and gradients per episode, by GPOMDP with a leave-one-out baseline;
-lengths of steps as the presets have them. Printed are the mean greedy return over seeds and its standard error.
+ByzPG and FedSVRPG-M correct an old direction by g(theta) - omega g(old), Res-NHARPG by a Hessian. Importance weights
+and the Hessian may be those of single steps (`step`), which has less variance and a bias, or of whole trajectories
+(`advantages`); both with the preset's advantages, whose sums are divided by the time steps of a batch. The others are
+of GPOMDP with a leave-one-out baseline, per episode, and have no bias at all: weights of all decisions so far
+(`decision`), or of whole trajectories (`trajectory`). Lengths of steps are the preset's. Printed are the mean greedy
+return over seeds and its standard error.
 """
 
 import argparse
@@ -17,7 +18,7 @@ import numpy as np
 import fedpg
 
 FORMS = {
-    "best": {},
+    "step": {"importance": "step"},
     "decision": {"importance": "decision", "estimator": "gpomdp", "baseline": "leave-one-out"},
     "trajectory": {"importance": "trajectory", "estimator": "gpomdp", "baseline": "leave-one-out"},
     "advantages": {"importance": "trajectory"},

@@ -328,6 +328,10 @@ def _printed(name: str) -> list[str]:
     return (RESULTS / "studies" / name).read_text().splitlines()
 
 
+FORMS = ("step", "decision", "trajectory", "advantages")
+"""Of corrections."""
+
+
 def of_study(name: str, first: list[str]) -> Callable[[list[str], Rows], Rows]:
     """Lines such as "plain  50: 184 +- 20  100: ...", which begin with `first`, and rows in their order."""
 
@@ -373,6 +377,13 @@ TABLES = [
     Quote(
         *(NATURAL, "What limits it", "Liars on LunarLander"),
         of_study("step-control-LunarLander-v3-lies.txt", ["0.25", "0.71"]),
+    ),
+    Quote(
+        *(SUCCESSORS, "Corrections with and without bias", ""),
+        of_study(
+            "unbiased-CartPole-v1.txt",
+            [f"{a}, {form}" for a in ("byzpg", "res-nharpg", "fedsvrpg-m") for form in FORMS],
+        ),
     ),
     *(
         Quote(SUCCESSORS, "Side by side", f"**{t}**", rivals(t))

@@ -133,9 +133,10 @@ PRESETS: dict[str, dict[str, Any]] = {
     },
 }
 
-SMALL: dict[str, dict[str, Any]] = {"byzpg": {"minibatch": 4, "learning_rate": 5e-3}}
-"""Of a successor that steps by the optimiser, chosen on CartPole as the lengths of the others were: the table's numbers
-are for the paper's algorithms, and on HalfCheetah its minibatch is a whole batch of ours."""
+OF_BYZPG: dict[str, Any] = {"minibatch": 4, "learning_rate": 5e-3, "importance": "trajectory"}
+"""Chosen on CartPole as the lengths of the other successors were. The table's rate and minibatch are for the paper's
+algorithms, and on HalfCheetah its minibatch is a whole batch of ours; with weights of steps it needs twice as many
+trajectories (`studies/unbiased.py`)."""
 PAPERS = ("fedpg-br", "svrpg", "gpomdp")
 """The paper's algorithms."""
 
@@ -232,7 +233,7 @@ def defaults(
         values |= {"attack_form": Config.attack_form, "aggregator": Config.aggregator}
     if preset == "best":
         values |= {"trajectories": values["trajectories"] // 5}  # that is enough
-        values |= SMALL.get(algorithm, {})
+        values |= OF_BYZPG if algorithm == "byzpg" else {}
     if overrides.get("agents", Config.agents) == 1 and (not chosen or preset == "best"):
         values |= {"aggregator": "mean"}  # there is nobody to be compared with
     if overrides.get("estimator") in ("standardised", "advantage"):
