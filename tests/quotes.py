@@ -347,6 +347,32 @@ def of_study(name: str, first: list[str]) -> Callable[[list[str], Rows], Rows]:
     return fill
 
 
+def late_liars(head: list[str], rows: Rows) -> Rows:
+    """The parts of the runs under sign flipping."""
+    text = (RESULTS / "studies" / "late-liars-LunarLander-v3.txt").read_text()
+    part = text.partition("3 of 10 flip signs, 10 seeds\n")[2].partition("\nLunarLander")[0]
+    found = re.findall(r"  (\d+ to \d+), 10 seeds: honest (\d+%)  Byzantine (\d+%)  harm ([\d.]+)", part)
+    assert len(found) == len(rows)
+    return [list(cells) for cells in found]
+
+
+def long_memory(head: list[str], rows: Rows) -> Rows:
+    """The mean return from 700 to 1000 trajectories: of stored runs, and as the study printed it."""
+
+    def late(runs: tuple[Stored, ...]) -> str:
+        found = []
+        for run in _seeds_below(5, runs, "late returns"):
+            inside = (run.trajectories >= 700) & (run.trajectories <= 1008)  # 1008: the last round of such a run
+            found.append(float(run.returns[inside].mean()))
+        return f"{np.mean(found):.0f} ± {np.std(found, ddof=1) / len(found) ** 0.5:.0f}"
+
+    (line,) = [line for line in _printed("long-memory-LunarLander-v3.txt") if line.startswith("0.98")]
+    names = (*(CURVES[f"LunarLander{what}"] for what in ("", ", 3 of 10 flip signs", ", 7 honest agents alone")),)
+    honest, lied, left = (late(runs_of(*name)) for name in names)
+    cells = [honest, lied, line.split("late: ")[1].replace("+-", "±"), left]
+    return [[what, cell] for (what, *_), cell in zip(rows, cells, strict=True)]
+
+
 def adapting(head: list[str], rows: Rows) -> Rows:
     files = {"CartPole": "CartPole-v1", "LunarLander": "LunarLander-v3", "HalfCheetah": "HalfCheetah-v5"}
     filled = []
@@ -385,6 +411,8 @@ TABLES = [
             [f"{a}, {form}" for a in ("byzpg", "res-nharpg", "fedsvrpg-m") for form in FORMS],
         ),
     ),
+    Quote(NATURAL, "What limits it", "studies/late_liars.py", late_liars),
+    Quote(NATURAL, "What limits it", "studies/long_memory.py", long_memory),
     *(
         Quote(SUCCESSORS, "Side by side", f"**{t}**", rivals(t))
         for t in ("CartPole-v1", "LunarLander-v3", "HalfCheetah-v5")
