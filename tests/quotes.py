@@ -418,7 +418,12 @@ TABLES = [
         for t in ("CartPole-v1", "LunarLander-v3", "HalfCheetah-v5")
     ),
     Quote(SUCCESSORS, "Side by side", "five seeds of both", nearest_rival),
-    Quote(ARENA, "What it found with natural steps", "On CartPole", standings("CartPole-v1-natural-K10-3-500-*.json")),
+    Quote(
+        ARENA,
+        "What it found with natural steps",
+        "CartPole, 500 trajectories",
+        standings("CartPole-v1-natural-K10-3-500-*.json"),
+    ),
     Quote(ARENA, "What it found with natural steps", "On LunarLander and HalfCheetah", dear_tasks),
     Quote(ARENA, "What it found after the task is learnt", "", standings("CartPole-v1-natural-K10-3-1500-*.json")),
     Quote(ARENA, "What it found with FedPG-BR", "", standings("CartPole-v1-fedpg-br-K10-3-1500-*.json")),
@@ -465,7 +470,7 @@ def requote() -> None:
                 found = found_in(text, quote)
                 for at, value in reversed(list(enumerate(quote.fill(list(found.groups())), start=1))):
                     text = text[: found.start(at)] + value + text[found.end(at) :]
-        except (AssertionError, KeyError, ValueError, StopIteration) as error:
+        except (AssertionError, KeyError, ValueError, StopIteration, OSError) as error:
             print(f"{quote}: {error!r}")
             continue
         path.write_text(text, encoding="utf-8")
