@@ -22,6 +22,7 @@ from fedpg.experiments.panels import Curve, Panel
 from fedpg.experiments.statistics import returns_at
 from fedpg.experiments.store import Stored
 from quoted import RESULTS, cells_of, number, stored, table_in
+from quotes_paper import figure_1, under_attack
 
 Rows = list[list[str]]
 
@@ -385,6 +386,7 @@ def adapting(head: list[str], rows: Rows) -> Rows:
     return filled
 
 
+REPRODUCTION = "docs/reproduction.md"
 NATURAL, ARENA, DIFFERENT, SUCCESSORS = (
     "docs/natural.md",
     "docs/arena.md",
@@ -429,6 +431,8 @@ TABLES = [
     Quote(ARENA, "What it found with FedPG-BR", "", standings("CartPole-v1-fedpg-br-K10-3-1500-*.json")),
     *(Quote(DIFFERENT, f"What it found on {task}", "", agents_that_differ(task)) for task in DIFFER),
     Quote(DIFFERENT, "A policy of one's own", "studies/adapting.py", adapting),
+    Quote(REPRODUCTION, "Figure 1 in numbers", "", figure_1),
+    Quote(REPRODUCTION, "Figures 2 and 3, and the variance attack", "", under_attack),
 ]
 FOUR = r"(\d+), (\d+), (\d+) and (\d+)"
 SENTENCES = [

@@ -6,51 +6,11 @@ import numpy as np
 import pytest
 
 from fedpg.experiments.catalogue import EXPERIMENTS
-from fedpg.experiments.panels import Curve
-from fedpg.experiments.paper import paper_curves
 from fedpg.experiments.statistics import areas, filtering, returns_at
 from fedpg.experiments.store import Stored
 from quoted import RESULTS, needs_results, number, stored, table_after
 
 pytestmark = needs_results
-
-
-def said_of(curve: Curve, runs: tuple[Stored, ...], mark: float) -> str:
-    """Our mean and the paper's, as a cell has them; in brackets how many seeds got there, where not all did."""
-    values = returns_at(runs, np.array([mark]))[:, 0]
-    there = values[np.isfinite(values)]
-    few = f" ({len(there)})" if len(there) < len(values) else ""
-    ours = f"{round(there.mean())}{few}" if len(there) else "–"
-    return ours if curve.paper is None else f"{ours} / {round(paper_curves()[curve.paper].at(mark)[0])}"
-
-
-def test_figure_1_in_numbers_is_of_stored_runs_and_of_the_papers_curves():
-    head, *rows = table_after("docs/reproduction.md", "Figure 1 in numbers")
-    curves = {(p.task.split("-")[0], c.label): (p, c) for p in EXPERIMENTS["figure1"].panels for c in p.curves}
-    for what, seeds, *cells in rows:
-        panel, curve = curves[*what.split(", ")]
-        runs = stored(panel, curve)
-        assert len(runs) == int(seeds), what
-        for mark, cell in zip(head[2:], cells, strict=True):
-            assert not cell or cell == said_of(curve, runs, number(mark)), f"{what} at {mark}"
-    assert len(rows) == len(curves)
-
-
-@pytest.mark.parametrize(
-    ("experiment", "words"), [("figure2", ""), ("figure3", ", FedPG attack"), ("figure-va", ", variance attack")]
-)
-def test_the_figures_under_attack_are_of_stored_runs_and_of_the_papers_curves(experiment: str, words: str):
-    head, *rows = table_after("docs/reproduction.md", "Figures 2 and 3, and the variance attack")
-    mark = number(head[0].split()[1])
-    cells = {(what, name): cell for what, *row in rows for name, cell in zip(head[1:], row, strict=True)}
-    for panel in EXPERIMENTS[experiment].panels:
-        title = re.sub(r"-v\d(: )?", lambda found: ", " if found[1] else "", panel.title) + words
-        for curve in panel.curves:
-            if "B=3" in curve.label:
-                runs = tuple(
-                    run for run in stored(panel, curve) if np.isfinite(returns_at([run], np.array([mark]))).all()
-                )
-                assert cells[title, curve.label.split()[0]] == f"{said_of(curve, runs, mark)} ({len(runs)})", title
 
 
 def test_the_table_of_halfcheetahs_physics_is_what_the_study_printed():
