@@ -21,6 +21,7 @@ from fedpg.presets import make_config, renamed
 from fedpg.problem import Algorithm, Problem
 from fedpg.tasks import AnyTask, make_task
 from fedpg.tasks.differences import SWITCH, WINDS
+from fedpg.tasks.physics import plain
 from fedpg.training.progress import Live, Silent, make_reporter
 from fedpg.training.result import Run
 from fedpg.training.run import train_seeds
@@ -159,7 +160,7 @@ def refuse_unheard(problem: Problem, parameters: Mapping[str, Sequence[Any]]) ->
     """Parameters that were given and yet change nothing: `vary` gives them too, or there is no wind to be strong."""
     varied, nominal = problem.task.varied, problem.task.nominal
     for name, values in parameters.items():
-        if list(varied.get(name, values)) != list(values):
+        if problem.config.vary and [*map(plain, varied.get(name, values))] != [*map(plain, values)]:
             raise ConfigError(f"{name} is given twice, by parameters and by vary: leave one of them out")
     winds = [name for name in WINDS if name in parameters and name in nominal]
     by_name = problem.config.task in gymnasium.registry  # in a factory of one's own it may blow already
