@@ -22,23 +22,35 @@ from fedpg.federation.site import Responder
 from fedpg.flower import warm
 from fedpg.flower.exchange import RECORD
 from fedpg.problem import OUTCOMES
+from fedpg.sites.folder import Federation
 from fedpg.training import train_seeds
 from fedpg.training.harm import Harm
+from fedpg.training.result import Run
 
 pytestmark = pytest.mark.network
+
+
+Rows = list[dict[str, Any]]
+
+
+def both_ways(
+    made: Federation, responders: Callable[[Config], Responder], folder: Path
+) -> tuple[Server, Rows, Run, Rows]:
+    """The same settings between processes and in one: (the server, its records, the run, its records)."""
+    with Sites(made) as sites, Server(made, "--quiet") as server:
+        for name in made.sites:
+            sites.start(name, responders(made.config))
+        assert server.wait() == 0, server.said
+        assert sites.errors == {}
+    simulated = train_seeds(make_problem(made.config), [5], folder / "simulated")[0]
+    return server, records(server.out), simulated, records(simulated.folder)
 
 
 def test_a_federation_trains_as_a_simulation_does(tmp_path: Path, responders: Callable[[Config], Responder]):
     """Ten sites, three of them flip signs; over TLS, with keys, the server in a process of its own."""
     settings = {"agents": 10, "byzantine": 3, "attack": "sign-flipping", "sigma": "auto", "batch": (4, 5)}
     made = federation(tmp_path / "f", **settings, trajectories=45, seed=5)
-    with Sites(made) as sites, Server(made, "--quiet") as server:
-        for name in made.sites:
-            sites.start(name, responders(made.config))
-        assert server.wait() == 0, server.said
-        assert sites.errors == {}
-    simulated = train_seeds(make_problem(made.config), [5], tmp_path / "simulated")[0]
-    there, here = records(server.out), records(simulated.folder)
+    server, there, simulated, here = both_ways(made, responders, tmp_path)
     assert len(there) == len(here) > 8
     for ours, theirs in zip(here, there, strict=True):
         for name in set(ours) - {"seconds", *Harm._fields}:
@@ -67,13 +79,7 @@ def test_successors_train_between_machines_as_they_do_in_a_simulation(
 ):
     settings = {"agents": 4, "byzantine": 1, "attack": "sign-flipping", "aggregator": "compass", "sigma": "auto"}
     made = federation(tmp_path / "f", algorithm=algorithm, **settings, batch=(4, 4), trajectories=24, seed=5)
-    with Sites(made) as sites, Server(made, "--quiet") as server:
-        for name in made.sites:
-            sites.start(name, responders(made.config))
-        assert server.wait() == 0, server.said
-        assert sites.errors == {}
-    simulated = train_seeds(make_problem(made.config), [5], tmp_path / "simulated")[0]
-    there, here = records(server.out), records(simulated.folder)
+    _, there, _, here = both_ways(made, responders, tmp_path)
     assert len(there) == len(here) > 2
     for ours, theirs in zip(here[1:], there[1:], strict=True):
         assert [theirs[name] for name in ("round", "trajectories", "status")] == [
