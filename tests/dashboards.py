@@ -28,7 +28,7 @@ class Client:
         self.port = port
 
     def ask(self, path: str = "/", method: str = "GET", **headers: str) -> tuple[int, dict[str, str], str]:
-        with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)) as connection:
+        with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)) as connection:
             connection.request(method, path, headers={name.replace("_", "-"): value for name, value in headers.items()})
             answer = connection.getresponse()
             return answer.status, dict(answer.getheaders()), answer.read().decode()
@@ -38,7 +38,7 @@ class Client:
 
     @contextmanager
     def events(self) -> Iterator[Iterator[tuple[str, Any]]]:
-        with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)) as connection:
+        with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)) as connection:
             connection.request("GET", "/events")
             answer = connection.getresponse()
             assert answer.getheader("Content-Type") == "text/event-stream"
