@@ -2,7 +2,7 @@
 
     python studies/long_memory.py
     python studies/long_memory.py --recall 0.9 0.98 --seeds 5 6 7
-    python studies/long_memory.py --task CartPole-v1 --seeds 0 1 2 --at 100 250 500
+    python studies/long_memory.py --task CartPole-v1 --seeds 0 1 2 --at 100 250 1000
 
 Three of ten agents flip signs. compass judges by sums over rounds of which a round counts 0.9 times what the next does,
 some ten rounds then; here with other factors, everything else as it is. Printed are greedy returns, their mean from 700

@@ -1,7 +1,7 @@
 """Do the successors learn faster with corrections that have no bias? A quarter of an hour on one core.
 
     python studies/unbiased.py
-    python studies/unbiased.py --algorithms n-pg-igt --seeds 3
+    python studies/unbiased.py --algorithms byzpg --forms step advantages --seeds 3
 
 ByzPG and FedSVRPG-M correct an old direction by g(theta) - omega g(old), Res-NHARPG by a Hessian. Importance weights
 and the Hessian may be those of single steps (`step`), which has less variance and a bias, or of whole trajectories

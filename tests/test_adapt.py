@@ -128,15 +128,17 @@ def test_a_task_is_the_one_that_the_agent_had(
     words = ("half_length=0.6,", "mass_pole=0.2,")
     assert main(["export", str(tmp_path / "run"), "--episodes", "0"]) == 0
     exported = tmp_path / "run" / "exported-numpy"
-    for n, change in enumerate(
-        (lambda: None, lambda: LENGTHS.reverse(), lambda: monkeypatch.delattr(f"{__name__}.length_of"))
-    ):
+    changes = (
+        lambda: None,
+        lambda: monkeypatch.setattr(f"{__name__}.LENGTHS", LENGTHS[::-1]),
+        lambda: monkeypatch.delattr(f"{__name__}.length_of"),
+    )
+    for n, change in enumerate(changes):
         change()
         for path in (tmp_path / "run", exported):
             out = tmp_path / f"{n}-{path.name}"
             assert adapt(path, "--agent", "1", "--out", str(out)) == 0
             assert set(fedpg.load(out).config.vary) == set(words)
-    LENGTHS.reverse()
     capsys.readouterr()
     (tmp_path / "run" / "agents.json").write_text('{"parameters": {"half_length": [0.5]}}')
     assert adapt(tmp_path / "run", "--agent", "1") == 2
