@@ -1,11 +1,12 @@
-"""Would compass keep liars out if it remembered agents for longer? LunarLander takes three minutes a seed on one core.
+"""What does it buy compass to remember agents for long? LunarLander takes three minutes a seed on one core.
 
     python studies/long_memory.py
-    python studies/long_memory.py --recall 0.9 0.98 --seeds 5 6 7
+    python studies/long_memory.py --recall 0.9 0.98 0.99 --seeds 5 6 7
     python studies/long_memory.py --task CartPole-v1 --seeds 0 1 2 --at 100 250 1000
 
-Three of ten agents flip signs. compass judges by sums over rounds of which a round counts 0.9 times what the next does,
-some ten rounds then; here with other factors, everything else as it is. Printed are greedy returns, their mean from 700
+Three of ten agents flip signs. compass judges by sums over rounds, of which a round counts 0.9 times what the next does
+in a short memory, and 0.98 times in a long one; here with other factors for the long one (with 0.9 there is none),
+everything else as it is. Printed are greedy returns, their mean from 700
 trajectories on, and the shares of honest and of Byzantine replies that were accepted, of these in three parts of a run:
 up to 350 trajectories, up to 700, and later.
 """
@@ -28,12 +29,12 @@ LATE, PARTS = 700, (350, 700)
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--task", default="LunarLander-v3")
-    parser.add_argument("--recall", type=float, nargs="+", default=(0.98,), help="factors")
+    parser.add_argument("--recall", type=float, nargs="+", default=(0.9,), help="factors of the long memory")
     parser.add_argument("--seeds", type=int, nargs="+", default=(0, 1, 2, 3, 4))
     parser.add_argument("--at", type=int, nargs="+", default=(250, 350, 500, 700, 1000), help="trajectories")
     options = parser.parse_args()
     for recall in options.recall:
-        compass.RECALL = recall  # read when the rule is compiled, and this one is new
+        compass.RECALL = (compass.RECALL[0], recall)  # read when the rule is compiled, and this one is new
         config = make_config(options.task, agents=10, byzantine=3, attack="sign-flipping")
         problem = make_problem(config, aggregator=compass.compass())
         agents, server = Local(problem, cores()), Server(problem)

@@ -92,7 +92,7 @@ def test_what_was_sent_over_rounds_is_compared_as_the_sums_themselves_would_be()
     for _ in range(5):
         vectors = rng.normal(size=(4, SIZE)) + 0.3
         memory = update(memory, sent_by_all(vectors), own_of(np.ones(SIZE), scores=scores))[1]
-        sums = RECALL * sums + vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+        sums = RECALL[0] * sums + vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
     apart = ~np.eye(4, dtype=bool)
     np.testing.assert_allclose(memory.gathered[apart], (sums @ sums.T)[apart], rtol=1e-4)
 
@@ -118,7 +118,7 @@ def test_two_of_forty_honest_agents_are_seldom_alike_over_rounds():
     for _ in range(60):
         vectors = rng.normal(size=(40, SIZE))
         memory = update(memory, sent_by_all(vectors), own_of(rng.normal(size=SIZE)))[1]
-        found.append(memory.gathered[np.triu_indices(40, 1)] / (memory.doubt * np.sqrt(SIZE)))
+        found.append(memory.gathered[np.triu_indices(40, 1)] / (memory.doubt[0] * np.sqrt(SIZE)))
     assert 0.7 < np.std(found[20:]) < 1.3
     counted = shares(lambda t, honest: honest, signal=0.0, agents=40)[10:]
     assert (1 / (counted**2).sum(axis=1)).mean() > 36.4  # 37.3; of so many equal agents

@@ -19,9 +19,9 @@ SMOOTH = (0.9, 0.5)
 long that an older direction soon is the wrong one."""
 SPREAD_MEMORY = 0.9
 """How much of the spread is that of the rounds before: of ten numbers alone it would be rough."""
-RECALL = 0.9
+RECALL = (0.9, 0.98)
 """How much of what an agent has done counts in the next round: in one round noise hides who goes against the others, in
-ten it does not."""
+ten it does not where there is signal, and in fifty not even where it is faint. Who begins to lie is found by the first."""
 QUIETEST = 1e-2
 """No coordinate is taken to be quieter than this share of the typical one."""
 TOO_FAR = 2.0
@@ -44,11 +44,11 @@ class Compass(NamedTuple):
     reference: Array  # [D]: the server's own gradients
     variance: Array  # [D]: of the agents' vectors, coordinate by coordinate
     weights: Array  # [2]
-    along: Array  # [K]: each agent's cosines with the reference
-    mutual: Array  # [K, K]: those of the agents with each other; [0, 0] if these are too many
+    along: Array  # [2, K]: each agent's cosines with the reference, over few rounds and over many
+    mutual: Array  # [2, K, K]: those of the agents with each other; [2, 0, 0] if these are too many
     sums: Array  # [K, D]: what each has sent, at length 1 in the metric of then; [0, D] if these are too many
     gathered: Array  # [K, K]: the products of two agents' sums
-    doubt: Array  # the variance that noise alone gives the sums of cosines
+    doubt: Array  # [2]: the variances that noise alone gives the sums of cosines
 
 
 def compass(smooth: float | None = None) -> Aggregator:
@@ -60,10 +60,11 @@ def compass(smooth: float | None = None) -> Aggregator:
        all directions, and nobody can hide a step in a quiet one.
     3. c_i = cos(g_i, r) and c_ij = cos(g_i, g_j), and tau the deviation of the c_i (from their median absolute
        deviation). Summed over rounds, older ones less (0.9 a round), and divided by the deviation of such a sum of
-       noise, these are z_i and z_ij. Agent i counts with weight Phi(z_i): less than half if it goes against the server.
-       It is turned away if z_i < -2, or if z_ij < -2 for more than half of all agents (with up to 256 of them).
-    4. a_ij = Phi(z_ij - max(h_i, h_j) - 2), h_i the middle one of the z_ij, which more than half of all agents do not
-       exceed: how sure it is that two are far more alike than either is with most others. The same of the products of
+       noise, these are z_i and z_ij; with a longer memory (0.98 a round) they are Z_i and Z_ij. h_i and H_i are the
+       middle ones of the z_ij and Z_ij, which more than half of all agents do not exceed (with up to 256 of them).
+       With m_i the least of z_i, Z_i, h_i and H_i, agent i counts with weight Phi(m_i): less than half if it has gone
+       against the server, or against most others. It is turned away if m_i < -2.
+    4. a_ij = Phi(z_ij - max(h_i, h_j) - 2): how sure it is that two are far more alike than either is with most others. The same of the products of
        v_i and v_j, what they have sent, at length 1, summed over rounds: liars who look unlike in each round, and push
        one way round after round, are found there. With a_i the sum over j of the greater of the two, the weight is
        divided by 1 + a_i less the median of all a_i: who is too much alike counts as one.
@@ -79,8 +80,8 @@ def compass(smooth: float | None = None) -> Aggregator:
 
     def init(agents: int, size: int) -> Compass:
         voters = agents if agents <= MOST_VOTERS else 0
-        start, pairs, sums = jnp.zeros(size), jnp.zeros((voters, voters)), jnp.zeros((voters, size))
-        return Compass(start, start, jnp.zeros(2), jnp.zeros(agents), pairs, sums, pairs, jnp.zeros(()))
+        start, pairs, sums = jnp.zeros(size), jnp.zeros((2, voters, voters)), jnp.zeros((voters, size))
+        return Compass(start, start, jnp.zeros(2), jnp.zeros((2, agents)), pairs, sums, pairs[0], jnp.zeros(2))
 
     def update(memory: Compass, sent: Sent, own: Own) -> tuple[Verdict, Compass]:
         if own.gradient is None:
@@ -106,34 +107,35 @@ def compass(smooth: float | None = None) -> Aggregator:
             else _by_fisher(vectors, reference, now.sums, own.scores)
         )
         tau = _deviation(measured.along, valid, vectors.shape[1])
+        recall = jnp.array(RECALL)
         now = now._replace(
-            along=RECALL * now.along + jnp.where(valid, measured.along, 0.0),
-            doubt=RECALL**2 * now.doubt + tau**2,
+            along=recall[:, None] * now.along + jnp.where(valid, measured.along, 0.0),
+            doubt=recall**2 * now.doubt + tau**2,
         )
-        z = now.along / jnp.sqrt(now.doubt)
-        against, like_it = -z, jnp.ones_like(z)
+        noise = jnp.sqrt(now.doubt)  # [2]
+        said, like_it = jnp.min(now.along / noise[:, None], axis=0), jnp.ones(len(valid))
         if now.mutual.size:
             others = valid[:, None] & valid & ~jnp.eye(len(valid), dtype=bool)
             unit = jnp.where(valid[:, None], vectors / jnp.maximum(measured.long, 1e-30)[:, None], 0.0)
             crossed = jnp.where(valid[:, None], measured.before, 0.0)
             mutual = jnp.where(others, measured.mutual, 0.0)
             now = now._replace(
-                mutual=RECALL * now.mutual + mutual,
-                sums=RECALL * now.sums + unit,
-                gathered=RECALL**2 * now.gathered + RECALL * (crossed + crossed.T) + mutual,
+                mutual=recall[:, None, None] * now.mutual + mutual,
+                sums=RECALL[0] * now.sums + unit,
+                gathered=RECALL[0] ** 2 * now.gathered + RECALL[0] * (crossed + crossed.T) + mutual,
             )
-            by_others = now.mutual / jnp.sqrt(now.doubt)
-            most = _said(by_others, others)
-            against = jnp.maximum(against, -most)
+            by_others = now.mutual / noise[:, None, None]
+            most = jax.vmap(_by_most, (0, None))(by_others, others)  # [2, K]
+            said = jnp.minimum(said, jnp.min(most, axis=0))
             # Liars who push the same way, at once or round after round, are more alike than noise lets anybody be.
-            over_rounds = now.gathered / (now.doubt / tau)
-            alike = [_alike(by_others, most, others), _alike(over_rounds, _said(over_rounds, others), others)]
+            over_rounds = now.gathered / (now.doubt[0] / tau)
+            alike = [_alike(by_others[0], most[0], others), _alike(over_rounds, _by_most(over_rounds, others), others)]
             counted = jnp.sum(jnp.maximum(*alike), axis=1)
             like_it = 1 + jnp.maximum(counted - _median(counted, valid), 0.0)
         # How sure it is that an agent goes against the server, or against most others: between 0 and 1.
-        distances = jnp.where(valid, jnp.where(enough, norm.cdf(against), 0.0), jnp.inf)
+        distances = jnp.where(valid, jnp.where(enough, norm.cdf(-said), 0.0), jnp.inf)
         limit = norm.cdf(TOO_FAR)
-        judged = jnp.where(distances < limit, norm.cdf(z) / like_it, 0.0)
+        judged = jnp.where(distances < limit, norm.cdf(said) / like_it, 0.0)
         counts = jnp.where(valid, jnp.where(enough, judged, 1.0), 0.0)
         shorter = jnp.minimum(1.0, _median(measured.long, valid) / jnp.maximum(measured.long, 1e-30))
         gradient = weighted_mean(vectors * shorter[:, None], counts)
@@ -173,7 +175,7 @@ def _by_fisher(vectors: Array, reference: Array, sums: Array, scores: Array) -> 
     return Measured(cosines[:, 0], cosines[:, 1:], before, lengths(vectors) * stretch[1:])
 
 
-def _said(pairs: Array, others: Array) -> Array:
+def _by_most(pairs: Array, others: Array) -> Array:
     """The middle one of what the others say of each agent, which more than half of all do not exceed.  [K]"""
     ranked = jnp.sort(jnp.where(others, pairs, jnp.inf), axis=1)
     said = ranked[:, (jnp.max(jnp.sum(others, axis=1)) + 1) // 2]
