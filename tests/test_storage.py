@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 import safetensors.numpy
@@ -273,6 +274,23 @@ def test_a_checkpoint_without_all_of_its_tensors_is_refused(
     save_tensors(run_folder / FILE, "checkpoint", {k: v for k, v in tensors.items() if k != missing}, about)
     assert missing in tensors
     refuses_to_resume(problem, run_folder, content)
+
+
+@pytest.mark.slow
+def test_an_aggregator_that_remembered_other_things_in_an_older_version_begins_anew_and_nothing_else_does(
+    tiny: Callable[..., Problem], tmp_path: Path
+):
+    problem = tiny(aggregator="centred-clipping")
+    train_seeds(problem, [SEED], tmp_path / "run")
+    tensors, about = load_tensors(tmp_path / "run" / FILE, "checkpoint")
+    (memory,) = [name for name in tensors if name.startswith(".aggregator") and tensors[name].any()]
+    save_tensors(tmp_path / "run" / FILE, "checkpoint", tensors | {memory: np.stack([tensors[memory]] * 2)}, about)
+    state, records = load_checkpoint(tmp_path / "run", problem, SEED)
+    assert not any(np.any(leaf) for leaf in jax.tree.leaves(state.aggregator))
+    np.testing.assert_array_equal(state.theta, tensors[".theta"])
+    longer = tiny(aggregator="centred-clipping", trajectories=3 * problem.config.trajectories)
+    (resumed,) = train_seeds(longer, [SEED], tmp_path / "run", resume=True)
+    assert len(resumed.records) > len(records)
 
 
 def test_a_checkpoint_with_too_few_records_is_refused(problem: Problem, run_folder: Path, content: Content):

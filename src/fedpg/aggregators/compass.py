@@ -21,7 +21,8 @@ SPREAD_MEMORY = 0.9
 """How much of the spread is that of the rounds before: of ten numbers alone it would be rough."""
 RECALL = (0.9, 0.98)
 """How much of what an agent has done counts in the next round: in one round noise hides who goes against the others, in
-ten it does not where there is signal, and in fifty not even where it is faint. Who begins to lie is found by the first."""
+ten it does not where there is signal, and in fifty not even where it is faint. Who begins to lie late is found by the
+first."""
 QUIETEST = 1e-2
 """No coordinate is taken to be quieter than this share of the typical one."""
 TOO_FAR = 2.0
@@ -64,10 +65,10 @@ def compass(smooth: float | None = None) -> Aggregator:
        middle ones of the z_ij and Z_ij, which more than half of all agents do not exceed (with up to 256 of them).
        With m_i the least of z_i, Z_i, h_i and H_i, agent i counts with weight Phi(m_i): less than half if it has gone
        against the server, or against most others. It is turned away if m_i < -2.
-    4. a_ij = Phi(z_ij - max(h_i, h_j) - 2): how sure it is that two are far more alike than either is with most others. The same of the products of
-       v_i and v_j, what they have sent, at length 1, summed over rounds: liars who look unlike in each round, and push
-       one way round after round, are found there. With a_i the sum over j of the greater of the two, the weight is
-       divided by 1 + a_i less the median of all a_i: who is too much alike counts as one.
+    4. a_ij = Phi(z_ij - max(h_i, h_j) - 2): how sure it is that two are far more alike than either is with most others.
+       The same of the products of v_i and v_j, what they have sent, at length 1, summed over rounds: liars who look
+       unlike in each round, and push one way round after round, are found there. With a_i the sum over j of the greater
+       of the two, the weight is divided by 1 + a_i less the median of all a_i: who is too much alike counts as one.
     5. The weighted mean of the vectors, those longer than the median length cut down to it.
 
     Needs the server's gradient; no f, no sigma, no constant of the task. While fewer than half of the agents lie, all

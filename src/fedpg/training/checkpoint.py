@@ -58,11 +58,11 @@ def load_checkpoint(folder: Path, problem: Problem, seed: int) -> tuple[State, R
         count = columns["round"].shape
         missed = {name: np.full(count, np.nan) for name in Harm._fields}
         columns = missed | {"bytes": np.full(count, message_bytes(problem))} | columns
-    # What an aggregator remembers in this version and did not in an older one, it begins to remember now.
-    new = {name: value for name, value in names.items() if name.startswith(".aggregator") and name not in tensors}
-    if any(name.startswith(".aggregator") for name in tensors):
-        tensors |= new
     there = {name: (value.dtype, value.shape) for name, value in tensors.items()}
+    ours, theirs = ({n: kinds[n] for n in kinds if n.startswith(".aggregator")} for kinds in (wanted, there))
+    if theirs and ours != theirs:  # in an older version it remembered other things: it begins anew
+        tensors = {n: v for n, v in tensors.items() if n not in theirs} | {n: names[n] for n in ours}
+        there = {n: kind for n, kind in there.items() if n not in theirs} | ours
     if wanted != there:
         differ = [name for name in wanted | there if wanted.get(name) != there.get(name)]
         if all(name.startswith(".algorithm") for name in differ):
