@@ -57,8 +57,8 @@ def compass(smooth: float | None = None) -> Aggregator:
 
     1. r <- smooth r + (1 - smooth) g_0: the server's own gradient over rounds. No agent can change it.
     2. Lengths and angles are those of the step: of a natural one by the Fisher matrix, else those of g / s, s_j the
-       median absolute deviation of coordinate j over the agents, averaged over rounds. There honest noise is alike in
-       all directions, and nobody can hide a step in a quiet one.
+       median absolute deviation of coordinate j over the agents, averaged over the rounds before. There honest noise is
+       alike in all directions, and nobody can hide a step in a quiet one.
     3. c_i = cos(g_i, r) and c_ij = cos(g_i, g_j), and tau the deviation of the c_i (from their median absolute
        deviation). Summed over rounds, older ones less (0.9 a round), and divided by the deviation of such a sum of
        noise, these are z_i and z_ij; with a longer memory (0.98 a round) they are Z_i and Z_ij. h_i and H_i are the
@@ -72,10 +72,10 @@ def compass(smooth: float | None = None) -> Aggregator:
     5. The weighted mean of the vectors, those longer than the median length cut down to it.
 
     Needs the server's gradient; no f, no sigma, no constant of the task. While fewer than half of the agents lie, all
-    medians lie between honest numbers, and no honest agent can be outvoted; a liar counts once at most, at no more than
-    a typical length, the less the more it goes against the server. Promises nothing beyond the errors of the server and
-    of the honest: where their gradients say little, a lie at right angles to them passes, and so do several that no two
-    messages, and no two sums of messages, show to be one.
+    medians lie between honest numbers; a liar counts once at most, at no more than a typical length, the less the more
+    it goes against the server or most others. Promises nothing beyond the errors of the server and of the honest: where
+    their gradients say little, a lie at right angles to them passes, and so do several that no two messages, and no two
+    sums of messages, show to be one.
     """
     require(smooth is None or 0 <= smooth < 1, f"compass: smooth must be at least 0 and less than 1, not {smooth}")
 
@@ -102,8 +102,10 @@ def compass(smooth: float | None = None) -> Aggregator:
         )
         now = _sound(after, memory)
         reference = now.reference / jnp.maximum(now.weights[0], 1e-30)
+        # By the spread of the rounds before: lies of this one would make wide just what the honest agree on by chance.
+        variance = jnp.where(memory.weights[1] > 0, memory.variance, now.variance)
         measured = (
-            _by_spread(vectors, reference, now.sums, _scale(now.variance))
+            _by_spread(vectors, reference, now.sums, _scale(variance))
             if own.scores is None
             else _by_fisher(vectors, reference, now.sums, own.scores)
         )
