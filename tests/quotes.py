@@ -349,12 +349,16 @@ def of_study(name: str, first: list[str]) -> Callable[[list[str], Rows], Rows]:
 
 
 def late_liars(head: list[str], rows: Rows) -> Rows:
-    """The parts of the runs under sign flipping."""
-    text = (RESULTS / "studies" / "late-liars-LunarLander-v3.txt").read_text()
-    part = text.partition("3 of 10 flip signs, 10 seeds\n")[2].partition("\nLunarLander")[0]
-    found = re.findall(r"  (\d+ to \d+), 10 seeds: honest (\d+%)  Byzantine (\d+%)  harm ([\d.]+)", part)
-    assert len(found) == len(rows)
-    return [list(cells) for cells in found]
+    """The parts of the runs under sign flipping, as they are and as they were with a memory of ten rounds."""
+
+    def parts(name: str) -> dict[str, tuple[str, ...]]:
+        text = (RESULTS / "studies" / f"late-liars-LunarLander-v3{name}.txt").read_text()
+        part = text.partition("3 of 10 flip signs, 10 seeds\n")[2].partition("\nLunarLander")[0]
+        lines = re.findall(r"  (\d+ to \d+), 10 seeds: honest (\d+%)  Byzantine (\d+%)  harm ([\d.]+)", part)
+        return {when: tuple(cells) for when, *cells in lines}
+
+    now, before = parts(""), parts("-ten-rounds")
+    return [[when, *now[when], *before[when][1:]] for when, *_ in rows]
 
 
 def long_memory(head: list[str], rows: Rows) -> Rows:
@@ -367,10 +371,10 @@ def long_memory(head: list[str], rows: Rows) -> Rows:
             found.append(float(run.returns[inside].mean()))
         return f"{np.mean(found):.0f} ± {np.std(found, ddof=1) / len(found) ** 0.5:.0f}"
 
-    (line,) = [line for line in _printed("long-memory-LunarLander-v3.txt") if line.startswith("0.98")]
+    (line,) = [line for line in _printed("long-memory-LunarLander-v3.txt") if line.startswith("0.9 ")]
     names = (*(CURVES[f"LunarLander{what}"] for what in ("", ", 3 of 10 flip signs", ", 7 honest agents alone")),)
     honest, lied, left = (late(runs_of(*name)) for name in names)
-    cells = [honest, lied, line.split("late: ")[1].replace("+-", "±"), left]
+    cells = [honest, left, lied, line.split("late: ")[1].replace("+-", "±")]
     return [[what, cell] for (what, *_), cell in zip(rows, cells, strict=True)]
 
 
