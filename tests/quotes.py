@@ -361,20 +361,21 @@ def late_liars(head: list[str], rows: Rows) -> Rows:
     return [[when, *now[when], *before[when][1:]] for when, *_ in rows]
 
 
-def long_memory(head: list[str], rows: Rows) -> Rows:
-    """The mean return from 700 to 1000 trajectories: of stored runs, and as the study printed it."""
+def late_returns(head: list[str], rows: Rows) -> Rows:
+    """The mean return from 700 to 1000 trajectories: of stored runs, and of those that were stored before."""
 
     def late(runs: tuple[Stored, ...]) -> str:
         found = []
-        for run in _seeds_below(5, runs, "late returns"):
-            inside = (run.trajectories >= 700) & (run.trajectories <= 1008)  # 1008: the last round of such a run
+        for run in _seeds_below(10, runs, "late returns"):
+            inside = (run.trajectories > 700) & (run.trajectories <= 1000)
             found.append(float(run.returns[inside].mean()))
         return f"{np.mean(found):.0f} ± {np.std(found, ddof=1) / len(found) ** 0.5:.0f}"
 
-    (line,) = [line for line in _printed("long-memory-LunarLander-v3.txt") if line.startswith("0.9 ")]
-    names = (*(CURVES[f"LunarLander{what}"] for what in ("", ", 3 of 10 flip signs", ", 7 honest agents alone")),)
-    honest, lied, left = (late(runs_of(*name)) for name in names)
-    cells = [honest, left, lied, line.split("late: ")[1].replace("+-", "±")]
+    printed = "\n".join(_printed("late-liars-LunarLander-v3-ten-rounds.txt"))
+    before = re.search(r"700 to 1000, 10 seeds: .*return (\d+) \+- (\d+)", printed)
+    assert before is not None
+    names = (*(CURVES[f"LunarLander{what}"] for what in ("", ", 7 honest agents alone", ", 3 of 10 flip signs")),)
+    cells = [*(late(runs_of(*name)) for name in names), " ± ".join(before.groups())]
     return [[what, cell] for (what, *_), cell in zip(rows, cells, strict=True)]
 
 
@@ -388,6 +389,16 @@ def adapting(head: list[str], rows: Rows) -> Rows:
         filled.append([what, *(f"{mean} ± {error}" for mean, error in re.findall(r": (-?\d+) \+- (\d+)", line))])
     assert len(rows) == 8
     return filled
+
+
+def trim_again(said: list[str]) -> list[str]:
+    """With other seeds: the worst case, and what the server has alone."""
+    text = (RESULTS / "studies" / "arena-trim-CartPole-v1.txt").read_text()
+    worst = re.search(r"compass +(\d+)% \[(\d+), (\d+)\] +trim", text)
+    alone = re.search(r"the server alone +(\d+)%", text)
+    assert worst is not None
+    assert alone is not None
+    return [*worst.groups(), *alone.groups()]
 
 
 REPRODUCTION = "docs/reproduction.md"
@@ -418,7 +429,7 @@ TABLES = [
         ),
     ),
     Quote(NATURAL, "What limits it", "studies/late_liars.py", late_liars),
-    Quote(NATURAL, "What limits it", "studies/long_memory.py", long_memory),
+    Quote(NATURAL, "What limits it", "the worse of the two counts", late_returns),
     *(
         Quote(SUCCESSORS, "Side by side", f"**{t}**", rivals(t))
         for t in ("CartPole-v1", "LunarLander-v3", "HalfCheetah-v5")
@@ -451,6 +462,7 @@ SENTENCES = [
         rf"and with three who flip signs {FOUR} \((\d+), (\d+), (\d+), (\d+)\)",
         halves_of_seeds,
     ),
+    Said(ARENA, r"it leaves (\d+)% \[(\d+), (\d+)\] with these, where the server alone has (\d+)%", trim_again),
     Said(SUCCESSORS, r"by a divergence of ([\d.]+) a round \(median\), N-PG-IGT's by ([\d.]+)", sizes_of_steps),
     Said(SUCCESSORS, r"with seeds 0 and 1 they have (\d+) and (\d+), N-PG-IGT (\d+) and (\d+)", nearest_rival_later),
 ]

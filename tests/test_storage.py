@@ -285,7 +285,10 @@ def test_an_aggregator_that_remembered_other_things_in_an_older_version_begins_a
     tensors, about = load_tensors(tmp_path / "run" / FILE, "checkpoint")
     (memory,) = [name for name in tensors if name.startswith(".aggregator") and tensors[name].any()]
     save_tensors(tmp_path / "run" / FILE, "checkpoint", tensors | {memory: np.stack([tensors[memory]] * 2)}, about)
-    state, records = load_checkpoint(tmp_path / "run", problem, SEED)
+    notes: list[str] = []
+    state, records = load_checkpoint(tmp_path / "run", problem, SEED, notes.append)
+    assert len(notes) == 1
+    assert "'centred-clipping' remembered other things: it begins anew" in notes[0]
     assert not any(np.any(leaf) for leaf in jax.tree.leaves(state.aggregator))
     np.testing.assert_array_equal(state.theta, tensors[".theta"])
     longer = tiny(aggregator="centred-clipping", trajectories=3 * problem.config.trajectories)

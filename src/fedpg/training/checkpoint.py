@@ -1,5 +1,6 @@
 """Checkpoints: everything that the rest of a run depends on, in one file."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -46,8 +47,10 @@ def save_checkpoint(folder: Path, problem: Problem, seed: int, state: State, rec
     save_tensors(folder / FILE, "checkpoint", tensors, about)
 
 
-def load_checkpoint(folder: Path, problem: Problem, seed: int) -> tuple[State, Records]:
-    """The state and records to go on from, checked against what this run must have."""
+def load_checkpoint(
+    folder: Path, problem: Problem, seed: int, note: Callable[[str], None] = lambda text: None
+) -> tuple[State, Records]:
+    """The state and records to go on from, checked against what this run must have; `note` is told what is not kept."""
     path = folder / FILE
     tensors = _read(path, problem.config, seed)
     like = first_state(problem, seed)
@@ -60,7 +63,11 @@ def load_checkpoint(folder: Path, problem: Problem, seed: int) -> tuple[State, R
         columns = missed | {"bytes": np.full(count, message_bytes(problem))} | columns
     there = {name: (value.dtype, value.shape) for name, value in tensors.items()}
     ours, theirs = ({n: kinds[n] for n in kinds if n.startswith(".aggregator")} for kinds in (wanted, there))
-    if theirs and ours != theirs:  # in an older version it remembered other things: it begins anew
+    if theirs and ours != theirs:
+        note(
+            f"{path} was written by another version of fedpg, whose aggregator {problem.config.aggregator!r} "
+            "remembered other things: it begins anew, and suspects nobody yet"
+        )
         tensors = {n: v for n, v in tensors.items() if n not in theirs} | {n: names[n] for n in ours}
         there = {n: kind for n, kind in there.items() if n not in theirs} | ours
     if wanted != there:

@@ -182,7 +182,7 @@ class _Training:
             # Again: before the folder was locked, another process may have run.
             check_progress(self.folder, self.problem.config, self.seed)
             if (self.folder / FILE).exists():
-                return load_checkpoint(self.folder, self.problem, self.seed)
+                return load_checkpoint(self.folder, self.problem, self.seed, self.reporter.note)
             theta = kept_start(self.folder, self.problem)
         state = first_state(self.problem, self.seed)
         return state if theta is None else begun(self.problem, state, theta), Records(self.problem.config)
