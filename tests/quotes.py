@@ -391,6 +391,16 @@ def adapting(head: list[str], rows: Rows) -> Rows:
     return filled
 
 
+def other_liars(said: list[str]) -> list[str]:
+    """What is left from 700 to 1000 trajectories under ALIE and under flipped rewards."""
+    text = "\n".join(_printed("late-liars-LunarLander-v3.txt"))
+    found = [
+        re.search(rf"{attack}, 3 seeds\n(?:.*\n)*?  700 to .*return (\d+) \+- (\d+)", text)
+        for attack in ("ALIE, z = 1.5", "flip rewards")
+    ]
+    return [number for match in found if match is not None for number in match.groups()]
+
+
 def trim_again(said: list[str]) -> list[str]:
     """With other seeds: the worst case, and what the server has alone."""
     text = (RESULTS / "studies" / "arena-trim-CartPole-v1.txt").read_text()
@@ -463,6 +473,7 @@ SENTENCES = [
         halves_of_seeds,
     ),
     Said(ARENA, r"it leaves (\d+)% \[(\d+), (\d+)\] with these, where the server alone has (\d+)%", trim_again),
+    Said(NATURAL, r"ALIE \(three seeds\) leaves (\d+) ± (\d+) there, flipped rewards (\d+) ± (\d+)", other_liars),
     Said(SUCCESSORS, r"by a divergence of ([\d.]+) a round \(median\), N-PG-IGT's by ([\d.]+)", sizes_of_steps),
     Said(SUCCESSORS, r"with seeds 0 and 1 they have (\d+) and (\d+), N-PG-IGT (\d+) and (\d+)", nearest_rival_later),
 ]
